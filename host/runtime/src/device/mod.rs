@@ -1,0 +1,1 @@
+//! Near-storage devices.

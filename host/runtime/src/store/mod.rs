@@ -1,0 +1,1 @@
+//! The state store: what a drive directory holds.
