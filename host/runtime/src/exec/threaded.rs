@@ -1,0 +1,340 @@
+//! The executor of real runs: threads, wall time.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::{Executor, Work};
+use crate::error::{Error, Result};
+use crate::graph::{Graph, Op, ResourceId, TaskId};
+use crate::timeline::{Span, Timeline};
+
+/// Runs each resource's tasks on threads of its own, in order of readiness (ties: graph order).
+///
+/// Each resource with tasks gets as many threads as it has lanes, for the time of one run.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct ThreadedExecutor;
+
+struct State {
+    /// Tasks whose predecessors have ended, per resource, first come first.
+    ready: Vec<VecDeque<TaskId>>,
+    /// Predecessors that have not ended, per task.
+    waiting: Vec<u32>,
+    spans: Vec<Span>,
+    unfinished: usize,
+    error: Option<Error>,
+}
+
+struct Run<'a> {
+    graph: &'a Graph,
+    work: &'a dyn Work,
+    start: Instant,
+    state: Mutex<State>,
+    /// Signalled when a resource has a task to run or when the run ends.
+    changed: Vec<Condvar>,
+}
+
+impl Executor for ThreadedExecutor {
+    fn run(&self, graph: &Graph, work: &dyn Work) -> Result<Timeline> {
+        let mut tasks_on = vec![0_u32; graph.resources().len()];
+        for task in graph.tasks() {
+            tasks_on[task.resource.0 as usize] += 1;
+        }
+        let run = Run::new(graph, work);
+        run.release_roots();
+        std::thread::scope(|scope| -> Result<()> {
+            for (index, resource) in graph.resources().iter().enumerate() {
+                for lane in 0..resource.lanes.min(tasks_on[index]) {
+                    let run = &run;
+                    let spawned = std::thread::Builder::new()
+                        .name(resource.name.clone())
+                        .spawn_scoped(scope, move || run.serve(ResourceId(index as u32), lane));
+                    if let Err(source) = spawned {
+                        let error = Error::Memory {
+                            what: "an executor thread",
+                            bytes: 0,
+                            source,
+                        };
+                        run.fail(error);
+                        return Ok(());
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        let state = run.state.into_inner();
+        match state.error {
+            Some(error) => Err(error),
+            None => Ok(Timeline { spans: state.spans }),
+        }
+    }
+}
+
+impl<'a> Run<'a> {
+    fn new(graph: &'a Graph, work: &'a dyn Work) -> Self {
+        let waiting = graph
+            .tasks()
+            .iter()
+            .map(|task| graph.predecessors(task.id).len() as u32)
+            .collect();
+        Self {
+            graph,
+            work,
+            start: Instant::now(),
+            state: Mutex::new(State {
+                ready: vec![VecDeque::new(); graph.resources().len()],
+                waiting,
+                spans: vec![Span::default(); graph.tasks().len()],
+                unfinished: graph.tasks().len(),
+                error: None,
+            }),
+            changed: graph.resources().iter().map(|_| Condvar::new()).collect(),
+        }
+    }
+
+    fn release_roots(&self) {
+        let mut state = self.state.lock();
+        let roots: Vec<TaskId> = self
+            .graph
+            .tasks()
+            .iter()
+            .map(|task| task.id)
+            .filter(|id| state.waiting[id.index()] == 0)
+            .collect();
+        for id in roots {
+            self.make_ready(&mut state, id);
+        }
+    }
+
+    /// Runs tasks of one resource until none is left or the run has failed.
+    fn serve(&self, resource: ResourceId, lane: u32) {
+        let queue = resource.0 as usize;
+        let mut state = self.state.lock();
+        loop {
+            if state.unfinished == 0 || state.error.is_some() {
+                return;
+            }
+            let Some(id) = state.ready[queue].pop_front() else {
+                self.changed[queue].wait(&mut state);
+                continue;
+            };
+            drop(state);
+            let start_seconds = self.start.elapsed().as_secs_f64();
+            let outcome = self.perform(id);
+            let end_seconds = self.start.elapsed().as_secs_f64();
+            state = self.state.lock();
+            state.spans[id.index()] = Span {
+                start_seconds,
+                end_seconds,
+                lane,
+            };
+            match outcome {
+                Ok(()) => self.complete(&mut state, id),
+                Err(error) => {
+                    // The first error is kept; later ones follow from the same cause or come too late.
+                    state.error.get_or_insert(error);
+                    self.wake_all();
+                }
+            }
+        }
+    }
+
+    fn perform(&self, id: TaskId) -> Result<()> {
+        let task = self.graph.task(id);
+        match catch_unwind(AssertUnwindSafe(|| self.work.perform(task))) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(source)) => Err(Error::Task {
+                label: task.label.clone(),
+                source: Box::new(source),
+            }),
+            Err(panic) => {
+                let message = panic
+                    .downcast_ref::<&str>()
+                    .map(|text| (*text).to_owned())
+                    .or_else(|| panic.downcast_ref::<String>().cloned())
+                    .unwrap_or_else(|| "no message".to_owned());
+                Err(Error::Panic {
+                    label: task.label.clone(),
+                    message,
+                })
+            }
+        }
+    }
+
+    fn complete(&self, state: &mut State, id: TaskId) {
+        state.unfinished -= 1;
+        for &next in self.graph.successors(id) {
+            state.waiting[next.index()] -= 1;
+            if state.waiting[next.index()] == 0 {
+                self.make_ready(state, next);
+            }
+        }
+        if state.unfinished == 0 {
+            self.wake_all();
+        }
+    }
+
+    /// Queues a task, or completes it on the spot when it is only a mark.
+    fn make_ready(&self, state: &mut State, id: TaskId) {
+        let task = self.graph.task(id);
+        if matches!(task.op, Op::Mark) {
+            let now = self.start.elapsed().as_secs_f64();
+            state.spans[id.index()] = Span {
+                start_seconds: now,
+                end_seconds: now,
+                lane: 0,
+            };
+            self.complete(state, id);
+            return;
+        }
+        state.ready[task.resource.0 as usize].push_back(id);
+        self.changed[task.resource.0 as usize].notify_one();
+    }
+
+    fn fail(&self, error: Error) {
+        self.state.lock().error.get_or_insert(error);
+        self.wake_all();
+    }
+
+    fn wake_all(&self) {
+        for changed in &self.changed {
+            changed.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::graph::{GraphBuilder, Place, Task};
+
+    const KERNEL: Op = Op::Kernel {
+        name: "work",
+        elements: 1,
+        bytes: 1,
+    };
+
+    #[test]
+    fn an_empty_graph_runs() {
+        let graph = GraphBuilder::new().build().unwrap();
+        let timeline = ThreadedExecutor.run(&graph, &|_: &Task| Ok(())).unwrap();
+        assert_eq!(timeline.seconds(), 0.0);
+    }
+
+    #[test]
+    fn one_resource_runs_its_tasks_in_graph_order() {
+        let mut builder = GraphBuilder::new();
+        let cpu = builder.resource("cpu", Place::HOST, 1);
+        for _ in 0..50 {
+            builder.task(cpu, KERNEL, "t", &[]);
+        }
+        let graph = builder.build().unwrap();
+        let order = Mutex::new(Vec::new());
+        ThreadedExecutor
+            .run(&graph, &|task: &Task| {
+                order.lock().push(task.id.0);
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(order.into_inner(), (0..50).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_first_error_names_its_task_and_stops_what_has_not_started() {
+        let mut builder = GraphBuilder::new();
+        let cpu = builder.resource("cpu", Place::HOST, 1);
+        let first = builder.task(cpu, KERNEL, "read exp_avg of subgroup 3", &[]);
+        builder.task(cpu, KERNEL, "never", &[first]);
+        let graph = builder.build().unwrap();
+        let performed = AtomicU32::new(0);
+        let error = ThreadedExecutor
+            .run(&graph, &|_: &Task| {
+                performed.fetch_add(1, SeqCst);
+                Err(Error::Invalid("broken".into()))
+            })
+            .unwrap_err();
+        assert_eq!(error.to_string(), "read exp_avg of subgroup 3: broken");
+        assert_eq!(performed.load(SeqCst), 1);
+    }
+
+    #[test]
+    fn a_panic_in_work_becomes_an_error() {
+        let mut builder = GraphBuilder::new();
+        let cpu = builder.resource("cpu", Place::HOST, 1);
+        builder.task(cpu, KERNEL, "bad", &[]);
+        let graph = builder.build().unwrap();
+        let error = ThreadedExecutor
+            .run(&graph, &|_: &Task| panic!("boom"))
+            .unwrap_err();
+        assert!(
+            matches!(error, Error::Panic { ref label, ref message } if label == "bad" && message == "boom")
+        );
+    }
+
+    #[test]
+    fn marks_end_without_work_and_release_their_successors() {
+        let mut builder = GraphBuilder::new();
+        let cpu = builder.resource("cpu", Place::HOST, 1);
+        let mark = builder.task(cpu, Op::Mark, "mark", &[]);
+        let mark = builder.task(cpu, Op::Mark, "mark", &[mark]);
+        builder.task(cpu, KERNEL, "work", &[mark]);
+        let graph = builder.build().unwrap();
+        let performed = AtomicU32::new(0);
+        ThreadedExecutor
+            .run(&graph, &|_: &Task| {
+                performed.fetch_add(1, SeqCst);
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(performed.load(SeqCst), 1);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        /// On random graphs each task runs once, after its predecessors, and no resource exceeds its lanes.
+        #[test]
+        fn every_task_runs_once_after_its_predecessors(
+            edges in prop::collection::vec((0_u32..60, 0_u32..60), 0..150),
+            placed in prop::collection::vec((0_usize..4, any::<bool>()), 60),
+        ) {
+            let mut builder = GraphBuilder::new();
+            let resources: Vec<_> = (0..4)
+                .map(|index| builder.resource(&format!("r{index}"), Place::HOST, index % 2 + 1))
+                .collect();
+            for (index, &(resource, mark)) in placed.iter().enumerate() {
+                let after: Vec<TaskId> = edges
+                    .iter()
+                    .filter(|&&(before, after)| before < after && after as usize == index)
+                    .map(|&(before, _)| TaskId(before))
+                    .collect();
+                let op = if mark { Op::Mark } else { KERNEL };
+                builder.task(resources[resource], op, "t", &after);
+            }
+            let graph = builder.build().unwrap();
+            let done: Vec<AtomicU32> = (0..60).map(|_| AtomicU32::new(0)).collect();
+            let running: Vec<AtomicU32> = (0..4).map(|_| AtomicU32::new(0)).collect();
+            ThreadedExecutor.run(&graph, &|task: &Task| {
+                let resource = task.resource.0 as usize;
+                let now = running[resource].fetch_add(1, SeqCst) + 1;
+                let mut ok = now <= graph.resources()[resource].lanes;
+                for &before in graph.predecessors(task.id) {
+                    let mark = matches!(graph.task(before).op, Op::Mark);
+                    ok &= mark || done[before.index()].load(SeqCst) == 1;
+                }
+                done[task.id.index()].fetch_add(1, SeqCst);
+                running[resource].fetch_sub(1, SeqCst);
+                if ok { Ok(()) } else { Err(Error::Invalid("order".into())) }
+            }).unwrap();
+            for task in graph.tasks() {
+                let expected = u32::from(!matches!(task.op, Op::Mark));
+                prop_assert_eq!(done[task.id.index()].load(SeqCst), expected);
+            }
+        }
+    }
+}

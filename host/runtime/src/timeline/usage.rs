@@ -1,0 +1,157 @@
+//! Phases and utilisation.
+
+use serde::Serialize;
+
+use super::Timeline;
+use crate::graph::{Graph, ResourceId};
+
+/// When a phase ran.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PhaseTime {
+    /// Its name.
+    pub name: String,
+    /// Start of its first task, in seconds from the start of the step.
+    pub start_seconds: f64,
+    /// End of its last task.
+    pub end_seconds: f64,
+}
+
+/// How one resource was used.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ResourceUse {
+    /// Its name.
+    pub name: String,
+    /// Tasks that ran on it.
+    pub tasks: u64,
+    /// Payload bytes of these tasks.
+    pub bytes: u64,
+    /// Seconds in which at least one of them ran.
+    pub busy_seconds: f64,
+    /// `busy_seconds` over the whole time, at most 1.
+    pub utilisation: f64,
+    /// Payload over busy time, in 10^9 bytes a second.
+    pub gb_per_second: f64,
+}
+
+impl Timeline {
+    /// The phases of `graph`, in its order; phases without tasks are left out.
+    pub fn phases(&self, graph: &Graph) -> Vec<PhaseTime> {
+        let mut times: Vec<Option<(f64, f64)>> = vec![None; graph.phases().len()];
+        for task in graph.tasks() {
+            let span = self.span(task.id);
+            let time = &mut times[task.phase.0 as usize];
+            let (start, end) = time.unwrap_or((f64::INFINITY, 0.0));
+            *time = Some((start.min(span.start_seconds), end.max(span.end_seconds)));
+        }
+        graph
+            .phases()
+            .iter()
+            .zip(times)
+            .filter_map(|(name, time)| {
+                let (start_seconds, end_seconds) = time?;
+                Some(PhaseTime {
+                    name: name.clone(),
+                    start_seconds,
+                    end_seconds,
+                })
+            })
+            .collect()
+    }
+
+    /// Use of each resource that had a task.
+    pub fn utilisation(&self, graph: &Graph) -> Vec<ResourceUse> {
+        let total = self.seconds();
+        let mut intervals: Vec<Vec<(f64, f64)>> = vec![Vec::new(); graph.resources().len()];
+        let mut bytes = vec![0; graph.resources().len()];
+        for task in graph.tasks() {
+            let ResourceId(index) = task.resource;
+            let span = self.span(task.id);
+            intervals[index as usize].push((span.start_seconds, span.end_seconds));
+            bytes[index as usize] += task.op.bytes();
+        }
+        graph
+            .resources()
+            .iter()
+            .zip(intervals)
+            .zip(bytes)
+            .filter(|((_, intervals), _)| !intervals.is_empty())
+            .map(|((resource, intervals), bytes)| {
+                let tasks = intervals.len() as u64;
+                let busy_seconds = union_seconds(intervals);
+                ResourceUse {
+                    name: resource.name.clone(),
+                    tasks,
+                    bytes,
+                    busy_seconds,
+                    utilisation: ratio(busy_seconds, total),
+                    gb_per_second: ratio(bytes as f64 / 1e9, busy_seconds),
+                }
+            })
+            .collect()
+    }
+}
+
+/// Length of the union of intervals.
+fn union_seconds(mut intervals: Vec<(f64, f64)>) -> f64 {
+    intervals.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut total, mut covered) = (0.0, f64::NEG_INFINITY);
+    for (start, end) in intervals {
+        if end > covered {
+            total += end - start.max(covered);
+            covered = end;
+        }
+    }
+    total
+}
+
+fn ratio(value: f64, by: f64) -> f64 {
+    if by > 0.0 { value / by } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Span;
+    use super::*;
+    use crate::graph::{GraphBuilder, MemoryClaim, Op, Place};
+
+    #[test]
+    fn overlapping_spans_count_once() {
+        assert_eq!(
+            union_seconds(vec![(0.0, 2.0), (1.0, 3.0), (5.0, 6.0), (5.2, 5.5)]),
+            4.0
+        );
+    }
+
+    #[test]
+    fn phases_utilisation_and_peak_memory_follow_the_spans() {
+        let mut builder = GraphBuilder::new();
+        let cpu = builder.resource("cpu", Place::HOST, 1);
+        builder.phase("forward");
+        let a = builder.task(cpu, Op::Mark, "a", &[]);
+        builder.phase("update");
+        let b = builder.task(cpu, Op::Mark, "b", &[a]);
+        let claim = |bytes, from, to| MemoryClaim {
+            place: Place::HOST,
+            bytes,
+            from,
+            to,
+        };
+        builder.claim(claim(10, Some(a), Some(a)));
+        builder.claim(claim(7, Some(b), Some(b)));
+        builder.claim(claim(1, None, None));
+        let graph = builder.build().unwrap();
+        let span = |start_seconds, end_seconds| Span {
+            start_seconds,
+            end_seconds,
+            lane: 0,
+        };
+        let timeline = Timeline {
+            spans: vec![span(0.0, 1.0), span(1.0, 4.0)],
+        };
+        let phases = timeline.phases(&graph);
+        assert_eq!(phases[1].name, "update");
+        assert_eq!((phases[1].start_seconds, phases[1].end_seconds), (1.0, 4.0));
+        assert_eq!(timeline.utilisation(&graph)[0].utilisation, 1.0);
+        assert_eq!(timeline.peak_bytes(&graph, Place::HOST), 11);
+    }
+}
