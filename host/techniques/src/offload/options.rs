@@ -1,0 +1,193 @@
+//! What the user chooses: the system, placement, number formats, buffers.
+
+use nearfield_runtime::types::{DType, Optimizer};
+use nearfield_runtime::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// Where the optimizer state lives, where the update runs, and how transfers overlap
+/// (Smart-Infinity, section 7.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum System {
+    /// State in host memory, update on the host: the lower bound when memory suffices.
+    #[serde(rename = "memory")]
+    Memory,
+    /// State striped over the drives, streamed through the host, one subgroup after the other.
+    #[serde(rename = "base")]
+    Base,
+    /// The same with the next subgroup read and the last one written while one is updated.
+    #[serde(rename = "base-pipe")]
+    BasePipe,
+    /// SmartUpdate: the update runs beside each drive, tasklets one after the other.
+    #[serde(rename = "su")]
+    Su,
+    /// SmartUpdate with the optimised transfer handler.
+    #[serde(rename = "su+o")]
+    SuO,
+    /// The same with top-k compressed gradients.
+    #[serde(rename = "su+o+c")]
+    SuOC,
+}
+
+impl System {
+    /// All systems, baselines first.
+    pub const ALL: [Self; 6] = [
+        Self::Memory,
+        Self::Base,
+        Self::BasePipe,
+        Self::Su,
+        Self::SuO,
+        Self::SuOC,
+    ];
+
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Base => "base",
+            Self::BasePipe => "base-pipe",
+            Self::Su => "su",
+            Self::SuO => "su+o",
+            Self::SuOC => "su+o+c",
+        }
+    }
+
+    /// Whether the state lies on drives.
+    pub const fn on_drives(self) -> bool {
+        !matches!(self, Self::Memory)
+    }
+
+    /// Whether the update runs beside the drive, so that only gradients and weights cross the shared link.
+    pub const fn near_storage(self) -> bool {
+        matches!(self, Self::Su | Self::SuO | Self::SuOC)
+    }
+
+    /// Whether every subgroup is striped over all drives (software RAID 0), as the baselines do.
+    pub const fn striped(self) -> bool {
+        matches!(self, Self::Base | Self::BasePipe)
+    }
+}
+
+/// How the flat parameter vector is cut and given to the drives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// Each drive owns an equal contiguous share, cut into pieces of at most the subgroup size; tensors may be split.
+    FlatEqual,
+    /// Whole tensors are collected until the subgroup size is reached; subgroup `s` lies on drive `s mod n`.
+    SubgroupRr,
+}
+
+/// How updated weights reach host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Upstream {
+    /// The fp32 master weights are read back from the drive and rounded by the host: 4 bytes a parameter.
+    Fp32Storage,
+    /// The kernel also emits a copy in the working precision, fetched from the device's local memory.
+    Fp16Local,
+}
+
+/// Options of the offload technique.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OffloadOptions {
+    /// Which system.
+    pub system: System,
+    /// Which update rule.
+    pub optimizer: Optimizer,
+    /// How state is placed.
+    pub placement: Placement,
+    /// Most elements of a subgroup (with [`Placement::SubgroupRr`]: the size at which one is closed).
+    pub subgroup_elements: u64,
+    /// Number format of gradients on their way to the drive.
+    pub gradient_dtype: DType,
+    /// Number format of the working weights.
+    pub weights_dtype: DType,
+    /// How weights come back.
+    pub upstream: Upstream,
+    /// Fraction of gradient elements kept by top-k; used by [`System::SuOC`].
+    pub topk_keep: f64,
+    /// Whether what top-k drops is added to the next gradient.
+    pub error_feedback: bool,
+    /// Into how many pieces a tasklet's buffers are cut, so that a piece is updated while the next one
+    /// is read; 1 is the paper's hand-over of whole variables.
+    pub pieces: u32,
+}
+
+impl Default for OffloadOptions {
+    fn default() -> Self {
+        Self {
+            system: System::SuO,
+            optimizer: Optimizer::Adamw,
+            placement: Placement::FlatEqual,
+            subgroup_elements: 40_000_000,
+            gradient_dtype: DType::Fp32,
+            weights_dtype: DType::Fp32,
+            upstream: Upstream::Fp16Local,
+            topk_keep: 0.01,
+            error_feedback: false,
+            pieces: 4,
+        }
+    }
+}
+
+impl OffloadOptions {
+    /// Stored parts are padded to this many elements, so that every transfer is a multiple of 4096 bytes.
+    pub const fn align_elements(&self) -> u64 {
+        4096 / self.gradient_dtype.bytes()
+    }
+
+    /// Whether gradients are compressed.
+    pub fn compressed(&self) -> bool {
+        self.system == System::SuOC
+    }
+
+    /// Whether the device emits a copy of the weights in a format of its own.
+    pub fn emits_weights(&self) -> bool {
+        self.upstream == Upstream::Fp16Local && self.weights_dtype != DType::Fp32
+    }
+
+    /// Pieces that the system really uses: only the overlapped handler hands over pieces.
+    pub fn effective_pieces(&self) -> u32 {
+        match self.system {
+            System::SuO | System::SuOC => self.pieces.max(1),
+            _ => 1,
+        }
+    }
+
+    /// Checks that the options do not contradict each other.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] that names both options and what to change.
+    pub fn validate(&self) -> Result<()> {
+        let invalid = |text: String| Err(Error::Invalid(text));
+        if self.subgroup_elements == 0 {
+            return invalid("--subgroup-size must be at least 1 element".into());
+        }
+        if self.pieces == 0 || self.pieces > 1024 {
+            return invalid(format!(
+                "--pieces {} must be between 1 and 1024",
+                self.pieces
+            ));
+        }
+        if self.compressed() {
+            if !(self.topk_keep > 0.0 && self.topk_keep <= 1.0) {
+                return invalid(format!(
+                    "--topk-keep {} must be above 0 and at most 1 (0.01 keeps 1 % of the elements)",
+                    self.topk_keep
+                ));
+            }
+            if self.gradient_dtype != DType::Fp32 {
+                return invalid(format!(
+                    "--gradient-dtype {} cannot be combined with --system su+o+c, whose kept values travel as fp32; leave it at fp32",
+                    self.gradient_dtype.name()
+                ));
+            }
+        } else if self.error_feedback {
+            return invalid(format!(
+                "--error-feedback needs compressed gradients (--system su+o+c), but the system is {}",
+                self.system.name()
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,375 @@
+//! Cuts the flat parameter vector into parts and gives them to drives (Smart-Infinity, section 4.1).
+
+use nearfield_runtime::layout::{Layout, Part, align_up};
+use nearfield_runtime::{Error, Result};
+
+use super::options::{OffloadOptions, Placement};
+
+/// One tensor of the model as the optimizer sees it: a run of the flat vector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorRun {
+    /// Its name, for messages.
+    pub name: String,
+    /// Number of elements.
+    pub elements: u64,
+    /// Parameter group; groups follow each other in the flat vector.
+    pub group: u32,
+}
+
+/// The flat vector: tensors one after the other, group by group.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FlatModel {
+    tensors: Vec<TensorRun>,
+    elements: u64,
+    group_ends: Vec<u64>,
+}
+
+impl FlatModel {
+    /// Takes tensors in flat order.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the groups are not in ascending order.
+    pub fn new(tensors: Vec<TensorRun>) -> Result<Self> {
+        let mut group_ends = Vec::new();
+        let mut elements = 0_u64;
+        for tensor in &tensors {
+            let group = tensor.group as usize;
+            if group + 1 < group_ends.len() {
+                return Err(Error::Invalid(format!(
+                    "tensor {} of group {group} comes after a later group",
+                    tensor.name
+                )));
+            }
+            group_ends.resize(group + 1, elements);
+            elements += tensor.elements;
+            group_ends[group] = elements;
+        }
+        Ok(Self {
+            tensors,
+            elements,
+            group_ends,
+        })
+    }
+
+    /// A model of one anonymous tensor, for benchmarks.
+    ///
+    /// # Errors
+    /// None for any number of elements.
+    pub fn single(elements: u64) -> Result<Self> {
+        Self::new(vec![TensorRun {
+            name: "flat".into(),
+            elements,
+            group: 0,
+        }])
+    }
+
+    /// Elements of the flat vector.
+    pub fn elements(&self) -> u64 {
+        self.elements
+    }
+
+    /// Tensors in flat order.
+    pub fn tensors(&self) -> &[TensorRun] {
+        &self.tensors
+    }
+
+    /// Number of parameter groups.
+    pub fn groups(&self) -> usize {
+        self.group_ends.len()
+    }
+
+    /// The runs of equal group in `[start, start + elements)`: `(group, elements)`.
+    pub fn group_runs(&self, start: u64, elements: u64) -> Vec<(usize, u64)> {
+        let end = start + elements;
+        let mut runs = Vec::new();
+        let mut group_start = 0;
+        for (group, &group_end) in self.group_ends.iter().enumerate() {
+            let (from, to) = (group_start.max(start), group_end.min(end));
+            if to > from {
+                runs.push((group, to - from));
+            }
+            group_start = group_end;
+        }
+        runs
+    }
+}
+
+/// The layout of `model` on `drives` drives.
+///
+/// # Errors
+/// [`Error::Invalid`] for no drive, or options that contradict each other.
+pub fn layout(model: &FlatModel, options: &OffloadOptions, drives: u32) -> Result<Layout> {
+    options.validate()?;
+    let drives = if options.system.on_drives() {
+        drives
+    } else {
+        1
+    };
+    if drives == 0 {
+        return Err(Error::Invalid(format!(
+            "--system {} keeps its state on drives: give at least one --drive DIR",
+            options.system.name()
+        )));
+    }
+    let align = options.align_elements();
+    let subgroups = match (options.placement, options.system.striped()) {
+        (Placement::FlatEqual, false) => flat_equal(model.elements(), options, drives),
+        (Placement::FlatEqual, true) => {
+            let whole = Part {
+                drive: 0,
+                subgroup: 0,
+                start: 0,
+                elements: model.elements(),
+            };
+            cut(whole, options)
+        }
+        (Placement::SubgroupRr, _) => by_tensor(model, options),
+    };
+    let parts = if options.system.striped() {
+        subgroups
+            .iter()
+            .flat_map(|subgroup| stripe(subgroup, align, drives))
+            .collect()
+    } else {
+        match options.placement {
+            Placement::FlatEqual => subgroups,
+            Placement::SubgroupRr => subgroups
+                .into_iter()
+                .map(|part| Part {
+                    drive: part.subgroup % drives,
+                    ..part
+                })
+                .collect(),
+        }
+    };
+    let drives = if options.system == System::Memory {
+        1
+    } else {
+        drives
+    };
+    let parts = numbered(parts, options.system.striped());
+    Layout::new(model.elements(), align, drives, parts)
+}
+
+/// Equal contiguous shares, each cut into subgroups. Shares differ by at most one alignment unit.
+fn flat_equal(elements: u64, options: &OffloadOptions, drives: u32) -> Vec<Part> {
+    let align = options.align_elements();
+    let units = elements.div_ceil(align);
+    let mut parts = Vec::new();
+    let mut start = 0;
+    for drive in 0..drives {
+        let share =
+            units / u64::from(drives) + u64::from(u64::from(drive) < units % u64::from(drives));
+        let end = (start + share * align).min(elements);
+        parts.extend(cut(
+            Part {
+                drive,
+                subgroup: 0,
+                start,
+                elements: end - start,
+            },
+            options,
+        ));
+        start = end;
+    }
+    parts
+}
+
+/// Cuts a run into aligned pieces of at most the subgroup size, all but the last of equal length.
+fn cut(run: Part, options: &OffloadOptions) -> Vec<Part> {
+    let align = options.align_elements();
+    let longest = (options.subgroup_elements / align * align).max(align);
+    let mut parts = Vec::new();
+    let mut start = run.start;
+    while start < run.end() {
+        let elements = longest.min(run.end() - start);
+        parts.push(Part {
+            start,
+            elements,
+            ..run
+        });
+        start += elements;
+    }
+    parts
+}
+
+/// Whole tensors until the subgroup size is reached; groups never share a subgroup.
+fn by_tensor(model: &FlatModel, options: &OffloadOptions) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    let mut start = 0;
+    let mut elements = 0;
+    let tensors = model.tensors();
+    for (index, tensor) in tensors.iter().enumerate() {
+        elements += tensor.elements;
+        let ends_group = tensors
+            .get(index + 1)
+            .is_none_or(|next| next.group != tensor.group);
+        if elements >= options.subgroup_elements || ends_group {
+            if elements > 0 {
+                let subgroup = parts.len() as u32;
+                parts.push(Part {
+                    drive: 0,
+                    subgroup,
+                    start,
+                    elements,
+                });
+            }
+            start += elements;
+            elements = 0;
+        }
+    }
+    parts
+}
+
+/// One part of a subgroup on each drive, in equal aligned shares; small subgroups leave drives out.
+fn stripe(subgroup: &Part, align: u64, drives: u32) -> Vec<Part> {
+    let share = align_up(subgroup.elements.div_ceil(u64::from(drives)), align);
+    let mut parts = Vec::new();
+    let mut start = subgroup.start;
+    for drive in 0..drives {
+        let elements = share.min(subgroup.end() - start);
+        if elements > 0 {
+            parts.push(Part {
+                drive,
+                start,
+                elements,
+                ..*subgroup
+            });
+        }
+        start += elements;
+    }
+    parts
+}
+
+/// Numbers subgroups in flat order. With stripes, parts that start on drive 0 open a new subgroup.
+fn numbered(mut parts: Vec<Part>, striped: bool) -> Vec<Part> {
+    let mut next = 0;
+    for index in 0..parts.len() {
+        if index > 0 && (!striped || parts[index].drive == 0) {
+            next += 1;
+        }
+        parts[index].subgroup = next;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use nearfield_runtime::types::DType;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::offload::System;
+
+    fn options(system: System, placement: Placement, subgroup_elements: u64) -> OffloadOptions {
+        OffloadOptions {
+            system,
+            placement,
+            subgroup_elements,
+            ..OffloadOptions::default()
+        }
+    }
+
+    #[test]
+    fn flat_equal_shares_differ_by_at_most_one_unit() {
+        let model = FlatModel::single(10_000).unwrap();
+        let layout = layout(
+            &model,
+            &options(System::SuO, Placement::FlatEqual, 1 << 20),
+            3,
+        )
+        .unwrap();
+        let shares: Vec<u64> = layout.parts.iter().map(|part| part.elements).collect();
+        assert_eq!(shares, [4096, 3072, 2832]);
+    }
+
+    #[test]
+    fn subgroups_by_tensor_close_at_the_size_and_at_group_ends() {
+        let run = |elements, group| TensorRun {
+            name: "t".into(),
+            elements,
+            group,
+        };
+        let model = FlatModel::new(vec![
+            run(5, 0),
+            run(5, 0),
+            run(100, 0),
+            run(3, 0),
+            run(2, 1),
+            run(2, 1),
+        ])
+        .unwrap();
+        let layout = layout(&model, &options(System::Su, Placement::SubgroupRr, 10), 2).unwrap();
+        let parts: Vec<_> = layout.parts.iter().map(|p| (p.elements, p.drive)).collect();
+        assert_eq!(parts, [(10, 0), (100, 1), (3, 0), (4, 1)]);
+    }
+
+    #[test]
+    fn stripes_put_a_part_of_each_subgroup_on_each_drive() {
+        let model = FlatModel::single(20_000).unwrap();
+        let layout = layout(
+            &model,
+            &options(System::Base, Placement::FlatEqual, 8192),
+            2,
+        )
+        .unwrap();
+        let parts: Vec<_> = layout
+            .parts
+            .iter()
+            .map(|p| (p.subgroup, p.drive, p.elements))
+            .collect();
+        assert_eq!(
+            parts,
+            [
+                (0, 0, 4096),
+                (0, 1, 4096),
+                (1, 0, 4096),
+                (1, 1, 4096),
+                (2, 0, 2048),
+                (2, 1, 1568)
+            ]
+        );
+    }
+
+    #[test]
+    fn group_runs_split_at_group_ends() {
+        let run = |elements, group| TensorRun {
+            name: "t".into(),
+            elements,
+            group,
+        };
+        let model = FlatModel::new(vec![run(10, 0), run(6, 2)]).unwrap();
+        assert_eq!(model.group_runs(4, 10), [(0, 6), (2, 4)]);
+        assert_eq!(model.group_runs(12, 2), [(2, 2)]);
+        assert!(FlatModel::new(vec![run(1, 1), run(1, 0)]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn every_layout_is_a_partition_with_bounded_aligned_parts(
+            sizes in prop::collection::vec(0_u64..9000, 1..20),
+            subgroup in 1_u64..20_000,
+            drives in 1_u32..11,
+            system in prop::sample::select(System::ALL.to_vec()),
+            rr in any::<bool>(),
+            half in any::<bool>(),
+        ) {
+            let tensors: Vec<_> = sizes.iter().enumerate().map(|(index, &elements)| TensorRun {
+                name: format!("t{index}"), elements, group: u32::from(index > sizes.len() / 2),
+            }).collect();
+            let model = FlatModel::new(tensors).unwrap();
+            let placement = if rr { Placement::SubgroupRr } else { Placement::FlatEqual };
+            let mut options = options(system, placement, subgroup);
+            if half && system != System::SuOC {
+                options.gradient_dtype = DType::Fp16;
+            }
+            // Layout::new itself refuses anything but a partition.
+            let layout = layout(&model, &options, drives).unwrap();
+            prop_assert_eq!(layout.elements, sizes.iter().sum::<u64>());
+            if placement == Placement::FlatEqual {
+                let bound = subgroup.max(layout.align_elements);
+                prop_assert!(layout.parts.iter().all(|part| part.elements <= bound));
+            }
+        }
+    }
+}

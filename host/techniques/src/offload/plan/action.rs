@@ -1,0 +1,164 @@
+//! What a task of the technique does, in the technique's own words.
+
+use nearfield_runtime::types::Variable;
+
+/// A run of one part's padded elements: what one buffer piece holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PieceRange {
+    /// Part, by its index in the layout.
+    pub part: usize,
+    /// Piece of the buffer set.
+    pub piece: u32,
+    /// First element, from the start of the part.
+    pub offset: u64,
+    /// Padded elements.
+    pub elements: u64,
+}
+
+/// The meaning of one task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Orders others and does nothing itself.
+    Mark,
+    /// Makes the gradients and the intent record of this step durable on a drive.
+    Intent {
+        /// Which drive.
+        drive: u32,
+    },
+    /// Makes the last headers of this step durable on a drive.
+    Finish {
+        /// Which drive.
+        drive: u32,
+    },
+    /// Writes the commit record of this step to a drive.
+    Commit {
+        /// Which drive.
+        drive: u32,
+    },
+    /// Allocates a tasklet's device buffers (naive handler only).
+    Allocate {
+        /// The tasklet's part.
+        part: usize,
+    },
+    /// Frees them.
+    Release {
+        /// The tasklet's part.
+        part: usize,
+    },
+    /// Reads a variable's piece from the drive into buffer set `set`.
+    Load {
+        /// Which elements.
+        range: PieceRange,
+        /// Which variable.
+        variable: Variable,
+        /// Buffer set.
+        set: u32,
+    },
+    /// Reads the kept pairs of a compressed gradient.
+    LoadPairs {
+        /// Which part.
+        part: usize,
+    },
+    /// Runs the update kernel on a piece.
+    Update {
+        /// Which elements.
+        range: PieceRange,
+        /// Buffer set.
+        set: u32,
+    },
+    /// Writes a variable's piece from buffer set `set` to the part's new slot.
+    Store {
+        /// Which elements.
+        range: PieceRange,
+        /// Which variable.
+        variable: Variable,
+        /// Buffer set.
+        set: u32,
+    },
+    /// Makes a part's new slot valid.
+    SealPart {
+        /// Which part.
+        part: usize,
+    },
+    /// Copies updated weights from the device's local memory to the host.
+    FetchWeights {
+        /// Which elements.
+        range: PieceRange,
+    },
+    /// Reads updated master weights from the drive to a host buffer.
+    ReadWeights {
+        /// Which elements.
+        range: PieceRange,
+        /// Which of the drive's host buffers.
+        buffer: u32,
+    },
+    /// Rounds them to the working weights.
+    CastWeights {
+        /// Which elements.
+        range: PieceRange,
+        /// Which of the drive's host buffers.
+        buffer: u32,
+    },
+    /// Copies a unit's weights to the compute device.
+    LoadUnit {
+        /// Which unit.
+        unit: usize,
+        /// Whether for the backward pass.
+        backward: bool,
+    },
+    /// Runs a unit forward.
+    Forward {
+        /// Which unit.
+        unit: usize,
+    },
+    /// Copies a unit's output, the next one's checkpoint, to the host.
+    SaveActivation {
+        /// Which unit.
+        unit: usize,
+    },
+    /// Copies a unit's input back to the compute device.
+    LoadActivation {
+        /// Which unit.
+        unit: usize,
+    },
+    /// Recomputes a unit and runs it backward.
+    Backward {
+        /// Which unit.
+        unit: usize,
+    },
+    /// Adds a unit's gradients to the accumulators in host memory.
+    Accumulate {
+        /// Which unit.
+        unit: usize,
+    },
+    /// Copies the overlap of a unit's gradients with a part into the part's staging buffer.
+    Offload {
+        /// Which unit.
+        unit: usize,
+        /// Which part.
+        part: usize,
+        /// Staging buffer.
+        staging: u32,
+    },
+    /// Compresses a part's complete gradient.
+    Encode {
+        /// Which part.
+        part: usize,
+        /// Staging buffer.
+        staging: u32,
+    },
+    /// Writes a part's complete gradient to its drive.
+    WriteGradient {
+        /// Which part.
+        part: usize,
+        /// Staging buffer.
+        staging: u32,
+    },
+    /// Writes what compression left out to the part's drive.
+    WriteResidual {
+        /// Which part.
+        part: usize,
+        /// Staging buffer.
+        staging: u32,
+    },
+}

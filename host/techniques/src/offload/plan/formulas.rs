@@ -1,0 +1,78 @@
+//! Traffic of one step in closed form (Smart-Infinity, section 3 and 4): the check on graphs and counters.
+
+use nearfield_runtime::codec;
+use nearfield_runtime::graph::Traffic;
+use nearfield_runtime::layout::Layout;
+
+use crate::offload::options::{OffloadOptions, System, Upstream};
+
+/// Kept pairs of all parts together: the `K` of the formulas.
+pub fn kept_total(layout: &Layout, options: &OffloadOptions) -> u64 {
+    (0..layout.parts.len())
+        .map(|part| codec::kept(options.topk_keep, layout.padded(part)))
+        .sum()
+}
+
+/// Data bytes of one step: gradient offload and update.
+pub fn step_traffic(layout: &Layout, options: &OffloadOptions) -> Traffic {
+    let elements = layout.padded_total();
+    let state = 4 * options.optimizer.variables().len() as u64 * elements;
+    let gradient = if options.compressed() {
+        8 * kept_total(layout, options)
+    } else {
+        options.gradient_dtype.bytes() * elements
+    };
+    let residual = if options.error_feedback {
+        4 * elements
+    } else {
+        0
+    };
+    match options.system {
+        System::Memory => Traffic::default(),
+        System::Base | System::BasePipe => Traffic {
+            shared_down: gradient + state,
+            shared_up: state + gradient,
+            internal_read: 0,
+            internal_write: 0,
+            media_read: state + gradient,
+            media_write: gradient + state,
+        },
+        System::Su | System::SuO | System::SuOC => {
+            let (upstream, reread) = match options.upstream {
+                Upstream::Fp32Storage => (4 * elements, 4 * elements),
+                Upstream::Fp16Local => (options.weights_dtype.bytes() * elements, 0),
+            };
+            Traffic {
+                shared_down: gradient + residual,
+                shared_up: upstream,
+                internal_read: state + gradient,
+                internal_write: state,
+                media_read: state + gradient + reread,
+                media_write: gradient + residual + state,
+            }
+        }
+    }
+}
+
+/// Local memory of one device for the overlapped handler: one buffer set for the longest part
+/// (section 4.4: `G`, one buffer a variable, the 16-bit copy, and the pairs when compressed).
+pub fn local_memory_bytes(layout: &Layout, options: &OffloadOptions, drive: u32) -> u64 {
+    let longest = layout.longest(Some(drive));
+    let gradient = if options.compressed() {
+        4
+    } else {
+        options.gradient_dtype.bytes()
+    };
+    let copy = if options.emits_weights() {
+        options.weights_dtype.bytes()
+    } else {
+        0
+    };
+    let variables = 4 * options.optimizer.variables().len() as u64;
+    let pairs = if options.compressed() {
+        8 * codec::kept(options.topk_keep, longest)
+    } else {
+        0
+    };
+    (variables + gradient + copy) * longest + pairs
+}

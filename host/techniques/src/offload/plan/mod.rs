@@ -1,0 +1,29 @@
+//! Task graphs of the offload technique, one for each half of a step.
+//!
+//! [`gradient`] covers forward, backward and the gradients' way to the drives; [`update`] covers the
+//! optimizer. Between them the host decides from the overflow flag and the global norm whether and with
+//! which scalar the update runs (Smart-Infinity, section 4).
+
+mod action;
+pub mod formulas;
+pub mod gradient;
+mod pieces;
+pub mod update;
+mod update_host;
+mod update_near;
+#[cfg(test)]
+mod update_tests;
+
+pub use action::{Action, PieceRange};
+pub use pieces::Pieces;
+
+use nearfield_runtime::graph::Graph;
+
+/// A graph and what each of its tasks means to the technique; `actions[i]` belongs to task `i`.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The graph.
+    pub graph: Graph,
+    /// One action a task.
+    pub actions: Vec<Action>,
+}

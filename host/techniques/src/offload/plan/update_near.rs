@@ -1,0 +1,177 @@
+//! SmartUpdate: the update beside the drive, with the naive and with the optimised transfer handler
+//! (Smart-Infinity, sections 4.1 and 4.2).
+
+use std::collections::HashMap;
+
+use nearfield_runtime::graph::{MemoryClaim, Op, Place, TaskId};
+use nearfield_runtime::types::Variable;
+
+use super::update::Planner;
+use super::{Action, PieceRange, Pieces, formulas};
+use crate::offload::options::Upstream;
+
+/// The naive handler: each drive takes its tasklets one after the other, with buffers of their own.
+pub(super) fn serial(planner: &mut Planner, begin: TaskId) {
+    for drive in 0..planner.layout.drives {
+        let mut last = begin;
+        for part in planner.by_drive[drive as usize].clone() {
+            last = serial_tasklet(planner, part, last);
+        }
+    }
+}
+
+fn serial_tasklet(planner: &mut Planner, part: usize, begin: TaskId) -> TaskId {
+    let drive = planner.drive_of(part);
+    let elements = planner.layout.padded(part);
+    let range = PieceRange {
+        part,
+        piece: 0,
+        offset: 0,
+        elements,
+    };
+    let kernel = planner.drives[drive as usize].kernel;
+    let variables = planner.options.optimizer.variables();
+    let allocate = Op::Kernel {
+        name: "allocate",
+        elements: 0,
+        bytes: 0,
+    };
+    let label = format!("allocate buffers for part {part}");
+    let allocated = planner.task(kernel, allocate, Action::Allocate { part }, label, &[begin]);
+    let mut last = planner.load(range, Variable::Gradient, 0, &[allocated]);
+    for &variable in variables {
+        last = planner.load(range, variable, 0, &[last]);
+    }
+    let updated = planner.update(range, 0, kernel, &[last]);
+    let mut stores = Vec::new();
+    let mut last = updated;
+    for &variable in variables {
+        last = planner.store(range, variable, 0, &[last]);
+        stores.push(last);
+    }
+    let mut before_release = vec![last];
+    match planner.options.upstream {
+        Upstream::Fp16Local => before_release.push(planner.fetch_weights(range, updated)),
+        Upstream::Fp32Storage => {
+            planner.read_weights(range, stores[0]);
+        }
+    }
+    planner.seal(part, &stores);
+    let release = Op::Kernel {
+        name: "release",
+        elements: 0,
+        bytes: 0,
+    };
+    let label = format!("free buffers of part {part}");
+    let released = planner.task(
+        kernel,
+        release,
+        Action::Release { part },
+        label,
+        &before_release,
+    );
+    let copy = if planner.options.emits_weights() {
+        planner.options.weights_dtype.bytes()
+    } else {
+        0
+    };
+    let width = 4 * variables.len() as u64 + planner.options.gradient_dtype.bytes() + copy;
+    planner.builder.claim(MemoryClaim {
+        place: Place::Local(drive),
+        bytes: width * elements,
+        from: Some(allocated),
+        to: Some(released),
+    });
+    released
+}
+
+/// The last tasks that used each buffer piece of one drive.
+#[derive(Default)]
+struct LastUse {
+    updates: HashMap<u32, TaskId>,
+    fetches: HashMap<u32, TaskId>,
+    stores: HashMap<(Variable, u32), TaskId>,
+    tasklet_updates: Vec<TaskId>,
+}
+
+/// The optimised handler: one buffer set for each drive, handed over variable by variable and piece by
+/// piece, weights written first, moments lazily. With one piece it is the paper's token scheme.
+pub(super) fn overlapped(planner: &mut Planner, begin: TaskId) {
+    for drive in 0..planner.layout.drives {
+        let bytes = formulas::local_memory_bytes(planner.layout, planner.options, drive);
+        planner.claim(Place::Local(drive), bytes);
+        let pieces = Pieces::new(planner.layout, planner.options, drive);
+        let mut last = LastUse::default();
+        for part in planner.by_drive[drive as usize].clone() {
+            let ranges = pieces.ranges(planner.layout, part);
+            overlapped_tasklet(planner, part, &ranges, begin, &mut last);
+        }
+    }
+}
+
+fn overlapped_tasklet(
+    planner: &mut Planner,
+    part: usize,
+    ranges: &[PieceRange],
+    begin: TaskId,
+    last: &mut LastUse,
+) {
+    let drive = planner.drive_of(part);
+    let kernel = planner.drives[drive as usize].kernel;
+    let variables = planner.options.optimizer.variables();
+    let emits = planner.options.emits_weights();
+    let local = planner.options.upstream == Upstream::Fp16Local;
+    let pairs = planner.options.compressed().then(|| {
+        // The pairs serve all pieces, so their buffers are free once the whole last tasklet is updated.
+        let mut after = last.tasklet_updates.clone();
+        after.push(begin);
+        planner.load_pairs(part, &after)
+    });
+    let mut tasklet_updates = Vec::new();
+    let mut loads = Vec::new();
+    for &range in ranges {
+        let piece = range.piece;
+        let mut loaded = Vec::new();
+        match pairs {
+            Some(pairs) => loaded.push(pairs),
+            None => {
+                let after = last.updates.get(&piece).copied().unwrap_or(begin);
+                loaded.push(planner.load(range, Variable::Gradient, 0, &[after]));
+            }
+        }
+        for &variable in variables {
+            let stored = last.stores.get(&(variable, piece)).copied();
+            let mut after = vec![stored.unwrap_or(begin)];
+            if variable == Variable::Param && local && !emits {
+                // Weights are fetched from the master weight's own buffer.
+                after.extend(last.fetches.get(&piece));
+            }
+            loaded.push(planner.load(range, variable, 0, &after));
+        }
+        loads.push(loaded);
+    }
+    let mut stores = Vec::new();
+    for (&range, mut loaded) in ranges.iter().zip(loads) {
+        let piece = range.piece;
+        if emits {
+            loaded.extend(last.fetches.get(&piece));
+        }
+        let updated = planner.update(range, 0, kernel, &loaded);
+        tasklet_updates.push(updated);
+        last.updates.insert(piece, updated);
+        for &variable in variables {
+            let stored = planner.store(range, variable, 0, &[updated]);
+            last.stores.insert((variable, piece), stored);
+            stores.push(stored);
+            if variable == Variable::Param && !local {
+                planner.read_weights(range, stored);
+            }
+        }
+        if local {
+            last.fetches
+                .insert(piece, planner.fetch_weights(range, updated));
+        }
+    }
+    last.tasklet_updates = tasklet_updates;
+    planner.seal(part, &stores);
+}
