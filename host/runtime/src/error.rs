@@ -173,14 +173,7 @@ impl Error {
         source: std::io::Error,
     ) -> Self {
         let remedy = remedy(&source);
-        Self::Io {
-            operation,
-            path: path.to_path_buf(),
-            offset,
-            length,
-            source,
-            remedy,
-        }
+        Self::Io { operation, path: path.to_path_buf(), offset, length, source, remedy }
     }
 
     /// The innermost error below any [`Error::Task`].
@@ -235,13 +228,7 @@ mod tests {
             std::io::Error::from_raw_os_error(libc::ENOSPC),
         );
         let text = error.to_string();
-        for part in [
-            "write",
-            "/mnt/a/slots.nf",
-            "4096",
-            "8192",
-            "free some space",
-        ] {
+        for part in ["write", "/mnt/a/slots.nf", "4096", "8192", "free some space"] {
             assert!(text.contains(part), "{text:?} lacks {part:?}");
         }
     }

@@ -59,12 +59,7 @@ impl Layout {
                 "layout: the parts cover {next} of {elements} elements (alignment {align_elements})"
             )));
         }
-        Ok(Self {
-            elements,
-            align_elements,
-            drives,
-            parts,
-        })
+        Ok(Self { elements, align_elements, drives, parts })
     }
 
     /// Elements of part `index` with padding.
@@ -88,9 +83,7 @@ impl Layout {
 
     /// Indices of the parts on `drive`, in flat order.
     pub fn on_drive(&self, drive: u32) -> Vec<usize> {
-        (0..self.parts.len())
-            .filter(|&index| self.parts[index].drive == drive)
-            .collect()
+        (0..self.parts.len()).filter(|&index| self.parts[index].drive == drive).collect()
     }
 
     /// Indices of the parts that overlap `[start, start + elements)`.
@@ -107,12 +100,7 @@ mod tests {
     use super::*;
 
     fn part(drive: u32, start: u64, elements: u64) -> Part {
-        Part {
-            drive,
-            subgroup: 0,
-            start,
-            elements,
-        }
+        Part { drive, subgroup: 0, start, elements }
     }
 
     #[test]

@@ -52,11 +52,7 @@ impl Executor for ThreadedExecutor {
                         .name(resource.name.clone())
                         .spawn_scoped(scope, move || run.serve(ResourceId(index as u32), lane));
                     if let Err(source) = spawned {
-                        let error = Error::Memory {
-                            what: "an executor thread",
-                            bytes: 0,
-                            source,
-                        };
+                        let error = Error::Memory { what: "an executor thread", bytes: 0, source };
                         run.fail(error);
                         return Ok(());
                     }
@@ -74,11 +70,8 @@ impl Executor for ThreadedExecutor {
 
 impl<'a> Run<'a> {
     fn new(graph: &'a Graph, work: &'a dyn Work) -> Self {
-        let waiting = graph
-            .tasks()
-            .iter()
-            .map(|task| graph.predecessors(task.id).len() as u32)
-            .collect();
+        let waiting =
+            graph.tasks().iter().map(|task| graph.predecessors(task.id).len() as u32).collect();
         Self {
             graph,
             work,
@@ -125,11 +118,7 @@ impl<'a> Run<'a> {
             let outcome = self.perform(id);
             let end_seconds = self.start.elapsed().as_secs_f64();
             state = self.state.lock();
-            state.spans[id.index()] = Span {
-                start_seconds,
-                end_seconds,
-                lane,
-            };
+            state.spans[id.index()] = Span { start_seconds, end_seconds, lane };
             match outcome {
                 Ok(()) => self.complete(&mut state, id),
                 Err(error) => {
@@ -145,20 +134,16 @@ impl<'a> Run<'a> {
         let task = self.graph.task(id);
         match catch_unwind(AssertUnwindSafe(|| self.work.perform(task))) {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(source)) => Err(Error::Task {
-                label: task.label.clone(),
-                source: Box::new(source),
-            }),
+            Ok(Err(source)) => {
+                Err(Error::Task { label: task.label.clone(), source: Box::new(source) })
+            }
             Err(panic) => {
                 let message = panic
                     .downcast_ref::<&str>()
                     .map(|text| (*text).to_owned())
                     .or_else(|| panic.downcast_ref::<String>().cloned())
                     .unwrap_or_else(|| "no message".to_owned());
-                Err(Error::Panic {
-                    label: task.label.clone(),
-                    message,
-                })
+                Err(Error::Panic { label: task.label.clone(), message })
             }
         }
     }
@@ -181,11 +166,7 @@ impl<'a> Run<'a> {
         let task = self.graph.task(id);
         if matches!(task.op, Op::Mark) {
             let now = self.start.elapsed().as_secs_f64();
-            state.spans[id.index()] = Span {
-                start_seconds: now,
-                end_seconds: now,
-                lane: 0,
-            };
+            state.spans[id.index()] = Span { start_seconds: now, end_seconds: now, lane: 0 };
             self.complete(state, id);
             return;
         }
@@ -214,11 +195,7 @@ mod tests {
     use super::*;
     use crate::graph::{GraphBuilder, Place, Task};
 
-    const KERNEL: Op = Op::Kernel {
-        name: "work",
-        elements: 1,
-        bytes: 1,
-    };
+    const KERNEL: Op = Op::Kernel { name: "work", elements: 1, bytes: 1 };
 
     #[test]
     fn an_empty_graph_runs() {
@@ -269,9 +246,7 @@ mod tests {
         let cpu = builder.resource("cpu", Place::HOST, 1);
         builder.task(cpu, KERNEL, "bad", &[]);
         let graph = builder.build().unwrap();
-        let error = ThreadedExecutor
-            .run(&graph, &|_: &Task| panic!("boom"))
-            .unwrap_err();
+        let error = ThreadedExecutor.run(&graph, &|_: &Task| panic!("boom")).unwrap_err();
         assert!(
             matches!(error, Error::Panic { ref label, ref message } if label == "bad" && message == "boom")
         );

@@ -29,31 +29,19 @@ impl GraphBuilder {
 
     /// The resource called `name`, added when it is new.
     pub fn resource(&mut self, name: &str, place: Place, lanes: u32) -> ResourceId {
-        if let Some(index) = self
-            .resources
-            .iter()
-            .position(|resource| resource.name == name)
-        {
+        if let Some(index) = self.resources.iter().position(|resource| resource.name == name) {
             return ResourceId(index as u32);
         }
-        self.resources.push(Resource {
-            name: name.to_owned(),
-            place,
-            lanes: lanes.max(1),
-        });
+        self.resources.push(Resource { name: name.to_owned(), place, lanes: lanes.max(1) });
         ResourceId(self.resources.len() as u32 - 1)
     }
 
     /// Tasks added from here on belong to the phase called `name`.
     pub fn phase(&mut self, name: &str) {
-        let index = self
-            .phases
-            .iter()
-            .position(|phase| phase == name)
-            .unwrap_or_else(|| {
-                self.phases.push(name.to_owned());
-                self.phases.len() - 1
-            });
+        let index = self.phases.iter().position(|phase| phase == name).unwrap_or_else(|| {
+            self.phases.push(name.to_owned());
+            self.phases.len() - 1
+        });
         self.phase = PhaseId(index as u32);
     }
 
@@ -116,12 +104,9 @@ impl GraphBuilder {
         self.edges.dedup();
         super::validate::endpoints(&self.tasks, &self.resources, &self.edges)?;
         let successors = rows(self.tasks.len(), self.edges.iter().copied());
-        self.edges
-            .sort_unstable_by_key(|&(before, after)| (after, before));
-        let predecessors = rows(
-            self.tasks.len(),
-            self.edges.iter().map(|&(before, after)| (after, before)),
-        );
+        self.edges.sort_unstable_by_key(|&(before, after)| (after, before));
+        let predecessors =
+            rows(self.tasks.len(), self.edges.iter().map(|&(before, after)| (after, before)));
         let graph = Graph {
             tasks: self.tasks,
             resources: self.resources,
@@ -137,10 +122,7 @@ impl GraphBuilder {
 
 /// Compressed rows of `pairs`, which are sorted by their first member.
 fn rows(tasks: usize, pairs: impl Iterator<Item = (TaskId, TaskId)>) -> Edges {
-    let mut edges = Edges {
-        starts: vec![0; tasks + 1],
-        items: Vec::new(),
-    };
+    let mut edges = Edges { starts: vec![0; tasks + 1], items: Vec::new() };
     for (from, to) in pairs {
         edges.starts[from.index() + 1] += 1;
         edges.items.push(to);

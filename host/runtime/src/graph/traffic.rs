@@ -29,42 +29,24 @@ impl Traffic {
     pub fn of(op: &Op) -> Self {
         let mut traffic = Self::default();
         match *op {
-            Op::Storage {
-                direction: Direction::Read,
-                other,
-                bytes,
-                ..
-            } => {
+            Op::Storage { direction: Direction::Read, other, bytes, .. } => {
                 traffic.media_read = bytes;
                 match other {
                     Place::Local(_) => traffic.internal_read = bytes,
                     _ => traffic.shared_up = bytes,
                 }
             }
-            Op::Storage {
-                direction: Direction::Write,
-                other,
-                bytes,
-                ..
-            } => {
+            Op::Storage { direction: Direction::Write, other, bytes, .. } => {
                 traffic.media_write = bytes;
                 match other {
                     Place::Local(_) => traffic.internal_write = bytes,
                     _ => traffic.shared_down = bytes,
                 }
             }
-            Op::Transfer {
-                from: Place::Local(_),
-                to: Place::Host(_) | Place::Gpu(_),
-                bytes,
-            } => {
+            Op::Transfer { from: Place::Local(_), to: Place::Host(_) | Place::Gpu(_), bytes } => {
                 traffic.shared_up = bytes;
             }
-            Op::Transfer {
-                from: Place::Host(_) | Place::Gpu(_),
-                to: Place::Local(_),
-                bytes,
-            } => {
+            Op::Transfer { from: Place::Host(_) | Place::Gpu(_), to: Place::Local(_), bytes } => {
                 traffic.shared_down = bytes;
             }
             _ => {}
@@ -146,55 +128,25 @@ mod tests {
 
     #[test]
     fn a_storage_read_counts_on_the_medium_and_on_one_link() {
-        let near = Op::Storage {
-            direction: Direction::Read,
-            drive: 0,
-            other: Place::Local(0),
-            bytes: 8,
-        };
-        let far = Op::Storage {
-            direction: Direction::Read,
-            drive: 0,
-            other: Place::HOST,
-            bytes: 8,
-        };
+        let near =
+            Op::Storage { direction: Direction::Read, drive: 0, other: Place::Local(0), bytes: 8 };
+        let far =
+            Op::Storage { direction: Direction::Read, drive: 0, other: Place::HOST, bytes: 8 };
         assert_eq!(
             Traffic::of(&near),
-            Traffic {
-                media_read: 8,
-                internal_read: 8,
-                ..Traffic::default()
-            }
+            Traffic { media_read: 8, internal_read: 8, ..Traffic::default() }
         );
         assert_eq!(
             Traffic::of(&far),
-            Traffic {
-                media_read: 8,
-                shared_up: 8,
-                ..Traffic::default()
-            }
+            Traffic { media_read: 8, shared_up: 8, ..Traffic::default() }
         );
     }
 
     #[test]
     fn weights_from_local_memory_cross_the_shared_link_without_the_medium() {
-        let op = Op::Transfer {
-            from: Place::Local(1),
-            to: Place::HOST,
-            bytes: 6,
-        };
-        assert_eq!(
-            Traffic::of(&op),
-            Traffic {
-                shared_up: 6,
-                ..Traffic::default()
-            }
-        );
-        let copy = Op::Transfer {
-            from: Place::HOST,
-            to: Place::Gpu(0),
-            bytes: 6,
-        };
+        let op = Op::Transfer { from: Place::Local(1), to: Place::HOST, bytes: 6 };
+        assert_eq!(Traffic::of(&op), Traffic { shared_up: 6, ..Traffic::default() });
+        let copy = Op::Transfer { from: Place::HOST, to: Place::Gpu(0), bytes: 6 };
         assert_eq!(Traffic::of(&copy), Traffic::default());
     }
 }

@@ -48,17 +48,10 @@ pub(super) fn graph(graph: &Graph) -> Result<()> {
 }
 
 fn acyclic(graph: &Graph) -> Result<()> {
-    let mut waiting: Vec<usize> = graph
-        .tasks()
-        .iter()
-        .map(|task| graph.predecessors(task.id).len())
-        .collect();
-    let mut ready: Vec<TaskId> = graph
-        .tasks()
-        .iter()
-        .map(|task| task.id)
-        .filter(|id| waiting[id.index()] == 0)
-        .collect();
+    let mut waiting: Vec<usize> =
+        graph.tasks().iter().map(|task| graph.predecessors(task.id).len()).collect();
+    let mut ready: Vec<TaskId> =
+        graph.tasks().iter().map(|task| task.id).filter(|id| waiting[id.index()] == 0).collect();
     let mut done = 0;
     while let Some(id) = ready.pop() {
         done += 1;
@@ -72,11 +65,7 @@ fn acyclic(graph: &Graph) -> Result<()> {
     if done == graph.tasks().len() {
         return Ok(());
     }
-    match graph
-        .tasks()
-        .iter()
-        .find(|task| waiting[task.id.index()] > 0)
-    {
+    match graph.tasks().iter().find(|task| waiting[task.id.index()] > 0) {
         Some(task) => fail(task, "waits for itself through its predecessors (cycle)"),
         None => Ok(()),
     }
@@ -86,16 +75,8 @@ fn messages(graph: &Graph) -> Result<()> {
     let mut open: HashMap<(u32, u32, u64), (&Task, i64, u64)> = HashMap::new();
     for task in graph.tasks() {
         let (key, change, bytes) = match task.op {
-            Op::Send {
-                to_rank,
-                tag,
-                bytes,
-            } => ((task.rank, to_rank, tag), 1, bytes),
-            Op::Receive {
-                from_rank,
-                tag,
-                bytes,
-            } => ((from_rank, task.rank, tag), -1, bytes),
+            Op::Send { to_rank, tag, bytes } => ((task.rank, to_rank, tag), 1, bytes),
+            Op::Receive { from_rank, tag, bytes } => ((from_rank, task.rank, tag), -1, bytes),
             _ => continue,
         };
         let entry = open.entry(key).or_insert((task, 0, bytes));
@@ -131,10 +112,7 @@ fn collectives(graph: &Graph) -> Result<()> {
 }
 
 fn fail<T>(task: &Task, what: &str) -> Result<T> {
-    Err(Error::Graph(format!(
-        "task {} ({}) {what}",
-        task.id.0, task.label
-    )))
+    Err(Error::Graph(format!("task {} ({}) {what}", task.id.0, task.label)))
 }
 
 #[cfg(test)]
@@ -147,10 +125,7 @@ mod tests {
     }
 
     fn message(builder: GraphBuilder) -> String {
-        builder
-            .build()
-            .map(|_| String::new())
-            .unwrap_or_else(|error| error.to_string())
+        builder.build().map(|_| String::new()).unwrap_or_else(|error| error.to_string())
     }
 
     #[test]
@@ -178,12 +153,8 @@ mod tests {
     fn a_transfer_without_bytes_is_refused() {
         let mut builder = GraphBuilder::new();
         let cpu = cpu(&mut builder);
-        let op = Op::Storage {
-            direction: Direction::Write,
-            drive: 0,
-            other: Place::HOST,
-            bytes: 0,
-        };
+        let op =
+            Op::Storage { direction: Direction::Write, drive: 0, other: Place::HOST, bytes: 0 };
         builder.task(cpu, op, "empty", &[]);
         assert!(message(builder).contains("empty"));
     }
@@ -192,40 +163,13 @@ mod tests {
     fn a_send_needs_its_receive() {
         let mut builder = GraphBuilder::new();
         let cpu = cpu(&mut builder);
-        builder.task(
-            cpu,
-            Op::Send {
-                to_rank: 1,
-                tag: 5,
-                bytes: 8,
-            },
-            "send",
-            &[],
-        );
+        builder.task(cpu, Op::Send { to_rank: 1, tag: 5, bytes: 8 }, "send", &[]);
         assert!(message(builder).contains("counterpart"));
         let mut builder = GraphBuilder::new();
         let cpu = self::cpu(&mut builder);
-        builder.task(
-            cpu,
-            Op::Send {
-                to_rank: 1,
-                tag: 5,
-                bytes: 8,
-            },
-            "send",
-            &[],
-        );
+        builder.task(cpu, Op::Send { to_rank: 1, tag: 5, bytes: 8 }, "send", &[]);
         builder.rank(1);
-        builder.task(
-            cpu,
-            Op::Receive {
-                from_rank: 0,
-                tag: 5,
-                bytes: 8,
-            },
-            "receive",
-            &[],
-        );
+        builder.task(cpu, Op::Receive { from_rank: 0, tag: 5, bytes: 8 }, "receive", &[]);
         assert_eq!(message(builder), "");
     }
 
@@ -233,11 +177,7 @@ mod tests {
     fn ranks_of_a_collective_must_agree() {
         let mut builder = GraphBuilder::new();
         let cpu = cpu(&mut builder);
-        let op = |bytes| Op::Collective {
-            kind: Collective::AllReduce,
-            group: 1,
-            bytes,
-        };
+        let op = |bytes| Op::Collective { kind: Collective::AllReduce, group: 1, bytes };
         builder.task(cpu, op(8), "rank 0", &[]);
         builder.rank(1);
         builder.task(cpu, op(16), "rank 1", &[]);

@@ -32,10 +32,7 @@ pub struct Timeline {
 impl Timeline {
     /// Time from the start of the step to the end of its last task.
     pub fn seconds(&self) -> f64 {
-        self.spans
-            .iter()
-            .map(|span| span.end_seconds)
-            .fold(0.0, f64::max)
+        self.spans.iter().map(|span| span.end_seconds).fold(0.0, f64::max)
     }
 
     /// One task's span.
@@ -48,9 +45,7 @@ impl Timeline {
         let mut changes: Vec<(f64, i8, u64)> = Vec::new();
         for claim in graph.claims().iter().filter(|claim| claim.place == place) {
             let from = claim.from.map_or(0.0, |task| self.span(task).start_seconds);
-            let to = claim
-                .to
-                .map_or(f64::INFINITY, |task| self.span(task).end_seconds);
+            let to = claim.to.map_or(f64::INFINITY, |task| self.span(task).end_seconds);
             changes.push((from, 1, claim.bytes));
             changes.push((to, 0, claim.bytes));
         }
@@ -58,11 +53,7 @@ impl Timeline {
         changes.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let (mut held, mut peak) = (0_u64, 0_u64);
         for (_, taken, bytes) in changes {
-            held = if taken == 1 {
-                held + bytes
-            } else {
-                held.saturating_sub(bytes)
-            };
+            held = if taken == 1 { held + bytes } else { held.saturating_sub(bytes) };
             peak = peak.max(held);
         }
         peak

@@ -45,12 +45,8 @@ impl TraceFile {
         for task in graph.tasks() {
             let span = timeline.span(task.id);
             let resource = &graph.resources()[task.resource.0 as usize];
-            let (process, thread) = self.thread(
-                &resource.place.to_string(),
-                &resource.name,
-                span.lane,
-                task.rank,
-            )?;
+            let (process, thread) =
+                self.thread(&resource.place.to_string(), &resource.name, span.lane, task.rank)?;
             let event = json!({
                 "name": task.label,
                 "cat": graph.phases()[task.phase.0 as usize],
@@ -73,9 +69,7 @@ impl TraceFile {
     pub fn finish(mut self) -> Result<()> {
         self.put("{}]\n")?;
         let (path, written) = (self.path, self.written_bytes);
-        self.file
-            .flush()
-            .map_err(|source| Error::io("write", &path, written, 0, source))
+        self.file.flush().map_err(|source| Error::io("write", &path, written, 0, source))
     }
 
     /// Process and thread number of a lane; names both when they are new.
@@ -94,11 +88,8 @@ impl TraceFile {
         }
         let thread = self.names.len() as u32 + 1;
         self.names.insert(key, (process, thread));
-        let lane_name = if lane == 0 {
-            resource.to_owned()
-        } else {
-            format!("{resource} ({lane})")
-        };
+        let lane_name =
+            if lane == 0 { resource.to_owned() } else { format!("{resource} ({lane})") };
         self.event(&name("thread_name", thread, &lane_name))?;
         Ok((process, thread))
     }
@@ -110,13 +101,7 @@ impl TraceFile {
 
     fn put(&mut self, text: &str) -> Result<()> {
         self.file.write_all(text.as_bytes()).map_err(|source| {
-            Error::io(
-                "write",
-                &self.path,
-                self.written_bytes,
-                text.len() as u64,
-                source,
-            )
+            Error::io("write", &self.path, self.written_bytes, text.len() as u64, source)
         })?;
         self.written_bytes += text.len() as u64;
         Ok(())
@@ -136,14 +121,8 @@ mod tests {
         builder.task(cpu, Op::Mark, "say \"hi\"", &[]);
         builder.task(cpu, Op::Mark, "b", &[]);
         let graph = builder.build().unwrap();
-        let span = |lane| Span {
-            start_seconds: 0.5,
-            end_seconds: 1.0,
-            lane,
-        };
-        let timeline = Timeline {
-            spans: vec![span(0), span(1)],
-        };
+        let span = |lane| Span { start_seconds: 0.5, end_seconds: 1.0, lane };
+        let timeline = Timeline { spans: vec![span(0), span(1)] };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("trace.json");
         let mut trace = TraceFile::create(&path).unwrap();

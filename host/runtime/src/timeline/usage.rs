@@ -49,11 +49,7 @@ impl Timeline {
             .zip(times)
             .filter_map(|(name, time)| {
                 let (start_seconds, end_seconds) = time?;
-                Some(PhaseTime {
-                    name: name.clone(),
-                    start_seconds,
-                    end_seconds,
-                })
+                Some(PhaseTime { name: name.clone(), start_seconds, end_seconds })
             })
             .collect()
     }
@@ -116,10 +112,7 @@ mod tests {
 
     #[test]
     fn overlapping_spans_count_once() {
-        assert_eq!(
-            union_seconds(vec![(0.0, 2.0), (1.0, 3.0), (5.0, 6.0), (5.2, 5.5)]),
-            4.0
-        );
+        assert_eq!(union_seconds(vec![(0.0, 2.0), (1.0, 3.0), (5.0, 6.0), (5.2, 5.5)]), 4.0);
     }
 
     #[test]
@@ -130,24 +123,13 @@ mod tests {
         let a = builder.task(cpu, Op::Mark, "a", &[]);
         builder.phase("update");
         let b = builder.task(cpu, Op::Mark, "b", &[a]);
-        let claim = |bytes, from, to| MemoryClaim {
-            place: Place::HOST,
-            bytes,
-            from,
-            to,
-        };
+        let claim = |bytes, from, to| MemoryClaim { place: Place::HOST, bytes, from, to };
         builder.claim(claim(10, Some(a), Some(a)));
         builder.claim(claim(7, Some(b), Some(b)));
         builder.claim(claim(1, None, None));
         let graph = builder.build().unwrap();
-        let span = |start_seconds, end_seconds| Span {
-            start_seconds,
-            end_seconds,
-            lane: 0,
-        };
-        let timeline = Timeline {
-            spans: vec![span(0.0, 1.0), span(1.0, 4.0)],
-        };
+        let span = |start_seconds, end_seconds| Span { start_seconds, end_seconds, lane: 0 };
+        let timeline = Timeline { spans: vec![span(0.0, 1.0), span(1.0, 4.0)] };
         let phases = timeline.phases(&graph);
         assert_eq!(phases[1].name, "update");
         assert_eq!((phases[1].start_seconds, phases[1].end_seconds), (1.0, 4.0));

@@ -30,14 +30,8 @@ pub enum System {
 
 impl System {
     /// All systems, baselines first.
-    pub const ALL: [Self; 6] = [
-        Self::Memory,
-        Self::Base,
-        Self::BasePipe,
-        Self::Su,
-        Self::SuO,
-        Self::SuOC,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Memory, Self::Base, Self::BasePipe, Self::Su, Self::SuO, Self::SuOC];
 
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
@@ -164,10 +158,7 @@ impl OffloadOptions {
             return invalid("--subgroup-size must be at least 1 element".into());
         }
         if self.pieces == 0 || self.pieces > 1024 {
-            return invalid(format!(
-                "--pieces {} must be between 1 and 1024",
-                self.pieces
-            ));
+            return invalid(format!("--pieces {} must be between 1 and 1024", self.pieces));
         }
         if self.compressed() {
             if !(self.topk_keep > 0.0 && self.topk_keep <= 1.0) {

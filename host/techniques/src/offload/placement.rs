@@ -44,11 +44,7 @@ impl FlatModel {
             elements += tensor.elements;
             group_ends[group] = elements;
         }
-        Ok(Self {
-            tensors,
-            elements,
-            group_ends,
-        })
+        Ok(Self { tensors, elements, group_ends })
     }
 
     /// A model of one anonymous tensor, for benchmarks.
@@ -56,11 +52,7 @@ impl FlatModel {
     /// # Errors
     /// None for any number of elements.
     pub fn single(elements: u64) -> Result<Self> {
-        Self::new(vec![TensorRun {
-            name: "flat".into(),
-            elements,
-            group: 0,
-        }])
+        Self::new(vec![TensorRun { name: "flat".into(), elements, group: 0 }])
     }
 
     /// Elements of the flat vector.
@@ -100,11 +92,7 @@ impl FlatModel {
 /// [`Error::Invalid`] for no drive, or options that contradict each other.
 pub fn layout(model: &FlatModel, options: &OffloadOptions, drives: u32) -> Result<Layout> {
     options.validate()?;
-    let drives = if options.system.on_drives() {
-        drives
-    } else {
-        1
-    };
+    let drives = if options.system.on_drives() { drives } else { 1 };
     if drives == 0 {
         return Err(Error::Invalid(format!(
             "--system {} keeps its state on drives: give at least one --drive DIR",
@@ -115,37 +103,21 @@ pub fn layout(model: &FlatModel, options: &OffloadOptions, drives: u32) -> Resul
     let subgroups = match (options.placement, options.system.striped()) {
         (Placement::FlatEqual, false) => flat_equal(model.elements(), options, drives),
         (Placement::FlatEqual, true) => {
-            let whole = Part {
-                drive: 0,
-                subgroup: 0,
-                start: 0,
-                elements: model.elements(),
-            };
+            let whole = Part { drive: 0, subgroup: 0, start: 0, elements: model.elements() };
             cut(whole, options)
         }
         (Placement::SubgroupRr, _) => by_tensor(model, options),
     };
     let parts = if options.system.striped() {
-        subgroups
-            .iter()
-            .flat_map(|subgroup| stripe(subgroup, align, drives))
-            .collect()
+        subgroups.iter().flat_map(|subgroup| stripe(subgroup, align, drives)).collect()
     } else {
         match options.placement {
             Placement::FlatEqual => subgroups,
             Placement::SubgroupRr => subgroups
                 .into_iter()
-                .map(|part| Part {
-                    drive: part.subgroup % drives,
-                    ..part
-                })
+                .map(|part| Part { drive: part.subgroup % drives, ..part })
                 .collect(),
         }
-    };
-    let drives = if options.system == System::Memory {
-        1
-    } else {
-        drives
     };
     let parts = numbered(parts, options.system.striped());
     Layout::new(model.elements(), align, drives, parts)
@@ -161,15 +133,7 @@ fn flat_equal(elements: u64, options: &OffloadOptions, drives: u32) -> Vec<Part>
         let share =
             units / u64::from(drives) + u64::from(u64::from(drive) < units % u64::from(drives));
         let end = (start + share * align).min(elements);
-        parts.extend(cut(
-            Part {
-                drive,
-                subgroup: 0,
-                start,
-                elements: end - start,
-            },
-            options,
-        ));
+        parts.extend(cut(Part { drive, subgroup: 0, start, elements: end - start }, options));
         start = end;
     }
     parts
@@ -183,11 +147,7 @@ fn cut(run: Part, options: &OffloadOptions) -> Vec<Part> {
     let mut start = run.start;
     while start < run.end() {
         let elements = longest.min(run.end() - start);
-        parts.push(Part {
-            start,
-            elements,
-            ..run
-        });
+        parts.push(Part { start, elements, ..run });
         start += elements;
     }
     parts
@@ -201,18 +161,11 @@ fn by_tensor(model: &FlatModel, options: &OffloadOptions) -> Vec<Part> {
     let tensors = model.tensors();
     for (index, tensor) in tensors.iter().enumerate() {
         elements += tensor.elements;
-        let ends_group = tensors
-            .get(index + 1)
-            .is_none_or(|next| next.group != tensor.group);
+        let ends_group = tensors.get(index + 1).is_none_or(|next| next.group != tensor.group);
         if elements >= options.subgroup_elements || ends_group {
             if elements > 0 {
                 let subgroup = parts.len() as u32;
-                parts.push(Part {
-                    drive: 0,
-                    subgroup,
-                    start,
-                    elements,
-                });
+                parts.push(Part { drive: 0, subgroup, start, elements });
             }
             start += elements;
             elements = 0;
@@ -229,12 +182,7 @@ fn stripe(subgroup: &Part, align: u64, drives: u32) -> Vec<Part> {
     for drive in 0..drives {
         let elements = share.min(subgroup.end() - start);
         if elements > 0 {
-            parts.push(Part {
-                drive,
-                start,
-                elements,
-                ..*subgroup
-            });
+            parts.push(Part { drive, start, elements, ..*subgroup });
         }
         start += elements;
     }
@@ -262,34 +210,21 @@ mod tests {
     use crate::offload::System;
 
     fn options(system: System, placement: Placement, subgroup_elements: u64) -> OffloadOptions {
-        OffloadOptions {
-            system,
-            placement,
-            subgroup_elements,
-            ..OffloadOptions::default()
-        }
+        OffloadOptions { system, placement, subgroup_elements, ..OffloadOptions::default() }
     }
 
     #[test]
     fn flat_equal_shares_differ_by_at_most_one_unit() {
         let model = FlatModel::single(10_000).unwrap();
-        let layout = layout(
-            &model,
-            &options(System::SuO, Placement::FlatEqual, 1 << 20),
-            3,
-        )
-        .unwrap();
+        let layout =
+            layout(&model, &options(System::SuO, Placement::FlatEqual, 1 << 20), 3).unwrap();
         let shares: Vec<u64> = layout.parts.iter().map(|part| part.elements).collect();
         assert_eq!(shares, [4096, 3072, 2832]);
     }
 
     #[test]
     fn subgroups_by_tensor_close_at_the_size_and_at_group_ends() {
-        let run = |elements, group| TensorRun {
-            name: "t".into(),
-            elements,
-            group,
-        };
+        let run = |elements, group| TensorRun { name: "t".into(), elements, group };
         let model = FlatModel::new(vec![
             run(5, 0),
             run(5, 0),
@@ -307,37 +242,18 @@ mod tests {
     #[test]
     fn stripes_put_a_part_of_each_subgroup_on_each_drive() {
         let model = FlatModel::single(20_000).unwrap();
-        let layout = layout(
-            &model,
-            &options(System::Base, Placement::FlatEqual, 8192),
-            2,
-        )
-        .unwrap();
-        let parts: Vec<_> = layout
-            .parts
-            .iter()
-            .map(|p| (p.subgroup, p.drive, p.elements))
-            .collect();
+        let layout = layout(&model, &options(System::Base, Placement::FlatEqual, 8192), 2).unwrap();
+        let parts: Vec<_> =
+            layout.parts.iter().map(|p| (p.subgroup, p.drive, p.elements)).collect();
         assert_eq!(
             parts,
-            [
-                (0, 0, 4096),
-                (0, 1, 4096),
-                (1, 0, 4096),
-                (1, 1, 4096),
-                (2, 0, 2048),
-                (2, 1, 1568)
-            ]
+            [(0, 0, 4096), (0, 1, 4096), (1, 0, 4096), (1, 1, 4096), (2, 0, 2048), (2, 1, 1568)]
         );
     }
 
     #[test]
     fn group_runs_split_at_group_ends() {
-        let run = |elements, group| TensorRun {
-            name: "t".into(),
-            elements,
-            group,
-        };
+        let run = |elements, group| TensorRun { name: "t".into(), elements, group };
         let model = FlatModel::new(vec![run(10, 0), run(6, 2)]).unwrap();
         assert_eq!(model.group_runs(4, 10), [(0, 6), (2, 4)]);
         assert_eq!(model.group_runs(12, 2), [(2, 2)]);

@@ -8,9 +8,7 @@ use crate::offload::options::{OffloadOptions, System, Upstream};
 
 /// Kept pairs of all parts together: the `K` of the formulas.
 pub fn kept_total(layout: &Layout, options: &OffloadOptions) -> u64 {
-    (0..layout.parts.len())
-        .map(|part| codec::kept(options.topk_keep, layout.padded(part)))
-        .sum()
+    (0..layout.parts.len()).map(|part| codec::kept(options.topk_keep, layout.padded(part))).sum()
 }
 
 /// Data bytes of one step: gradient offload and update.
@@ -22,11 +20,7 @@ pub fn step_traffic(layout: &Layout, options: &OffloadOptions) -> Traffic {
     } else {
         options.gradient_dtype.bytes() * elements
     };
-    let residual = if options.error_feedback {
-        4 * elements
-    } else {
-        0
-    };
+    let residual = if options.error_feedback { 4 * elements } else { 0 };
     match options.system {
         System::Memory => Traffic::default(),
         System::Base | System::BasePipe => Traffic {
@@ -58,21 +52,9 @@ pub fn step_traffic(layout: &Layout, options: &OffloadOptions) -> Traffic {
 /// (section 4.4: `G`, one buffer a variable, the 16-bit copy, and the pairs when compressed).
 pub fn local_memory_bytes(layout: &Layout, options: &OffloadOptions, drive: u32) -> u64 {
     let longest = layout.longest(Some(drive));
-    let gradient = if options.compressed() {
-        4
-    } else {
-        options.gradient_dtype.bytes()
-    };
-    let copy = if options.emits_weights() {
-        options.weights_dtype.bytes()
-    } else {
-        0
-    };
+    let gradient = if options.compressed() { 4 } else { options.gradient_dtype.bytes() };
+    let copy = if options.emits_weights() { options.weights_dtype.bytes() } else { 0 };
     let variables = 4 * options.optimizer.variables().len() as u64;
-    let pairs = if options.compressed() {
-        8 * codec::kept(options.topk_keep, longest)
-    } else {
-        0
-    };
+    let pairs = if options.compressed() { 8 * codec::kept(options.topk_keep, longest) } else { 0 };
     (variables + gradient + copy) * longest + pairs
 }

@@ -60,15 +60,8 @@ pub fn plan(
     let mut builder = GraphBuilder::new();
     let engines = Engines::new(&mut builder, layout, options);
     let staging = staging(layout, options, units);
-    let mut planner = Planner {
-        layout,
-        options,
-        units,
-        engines,
-        staging,
-        builder,
-        actions: Vec::new(),
-    };
+    let mut planner =
+        Planner { layout, options, units, engines, staging, builder, actions: Vec::new() };
     let forward = planner.forward();
     planner.backward(&forward, step);
     let staging_bytes =
@@ -79,13 +72,7 @@ pub fn plan(
         from: None,
         to: None,
     });
-    Ok((
-        Plan {
-            graph: planner.builder.build()?,
-            actions: planner.actions,
-        },
-        staging,
-    ))
+    Ok((Plan { graph: planner.builder.build()?, actions: planner.actions }, staging))
 }
 
 /// Staging buffers that the order of gradients needs: one for each part that is incomplete at a time, and
@@ -93,10 +80,7 @@ pub fn plan(
 fn staging(layout: &Layout, options: &OffloadOptions, units: &[UnitShape]) -> Staging {
     let elements = layout.longest(None);
     if options.system == System::Memory {
-        return Staging {
-            buffers: 0,
-            elements,
-        };
+        return Staging { buffers: 0, elements };
     }
     let mut missing: HashMap<usize, u64> = HashMap::new();
     let mut open = 0_u32;
@@ -112,10 +96,7 @@ fn staging(layout: &Layout, options: &OffloadOptions, units: &[UnitShape]) -> St
             open -= 1;
         }
     }
-    Staging {
-        buffers: most + 1,
-        elements,
-    }
+    Staging { buffers: most + 1, elements }
 }
 
 /// `(unit, part, elements)` in the order in which gradients leave the compute device: units backward,
@@ -135,11 +116,7 @@ fn arrivals(layout: &Layout, units: &[UnitShape]) -> Vec<(usize, usize, u64)> {
             }
         }
         of_unit.sort_unstable_by_key(|&(part, _)| std::cmp::Reverse(part));
-        arrivals.extend(
-            of_unit
-                .into_iter()
-                .map(|(part, overlap)| (unit, part, overlap)),
-        );
+        arrivals.extend(of_unit.into_iter().map(|(part, overlap)| (unit, part, overlap)));
     }
     arrivals
 }
@@ -155,11 +132,7 @@ struct Engines {
 impl Engines {
     fn new(builder: &mut GraphBuilder, layout: &Layout, options: &OffloadOptions) -> Self {
         let gpu = Place::Gpu(0);
-        let drives = if options.system.on_drives() {
-            layout.drives
-        } else {
-            0
-        };
+        let drives = if options.system.on_drives() { layout.drives } else { 0 };
         Self {
             h2d: builder.resource("gpu0.h2d", gpu, 1),
             d2h: builder.resource("gpu0.d2h", gpu, 1),
@@ -210,20 +183,10 @@ impl Planner<'_> {
     fn load_unit(&mut self, unit: usize, backward: bool, free: Option<TaskId>) -> TaskId {
         let shape = &self.units[unit];
         let bytes = (shape.weight_elements * self.options.weights_dtype.bytes()).max(1);
-        let op = Op::Transfer {
-            from: Place::HOST,
-            to: Place::Gpu(0),
-            bytes,
-        };
+        let op = Op::Transfer { from: Place::HOST, to: Place::Gpu(0), bytes };
         let label = format!("load weights of {}", shape.name);
         let after: Vec<TaskId> = free.into_iter().collect();
-        self.task(
-            self.engines.h2d,
-            op,
-            Action::LoadUnit { unit, backward },
-            label,
-            &after,
-        )
+        self.task(self.engines.h2d, op, Action::LoadUnit { unit, backward }, label, &after)
     }
 
     /// Forward through all units that need it; returns the task that saved each unit's output.
@@ -240,18 +203,9 @@ impl Planner<'_> {
             let mut after = vec![loaded];
             after.extend(computed.last());
             let shape = &self.units[unit];
-            let op = Op::Compute {
-                flops: shape.forward_flops,
-                bytes: 0,
-            };
+            let op = Op::Compute { flops: shape.forward_flops, bytes: 0 };
             let label = format!("forward {}", shape.name);
-            let task = self.task(
-                self.engines.compute,
-                op,
-                Action::Forward { unit },
-                label,
-                &after,
-            );
+            let task = self.task(self.engines.compute, op, Action::Forward { unit }, label, &after);
             computed.push(task);
             let shape = &self.units[unit];
             let op = Op::Transfer {
@@ -270,9 +224,7 @@ impl Planner<'_> {
         self.builder.phase("backward");
         let mut slots = Slots {
             open: HashMap::new(),
-            free: (0..self.staging.buffers)
-                .map(|buffer| (buffer, Vec::new()))
-                .collect(),
+            free: (0..self.staging.buffers).map(|buffer| (buffer, Vec::new())).collect(),
         };
         let arrivals = arrivals(self.layout, self.units);
         let mut next_arrival = 0;
@@ -281,11 +233,7 @@ impl Planner<'_> {
         let mut left: Vec<Vec<TaskId>> = Vec::new();
         let forward_end = saved.iter().flatten().last().copied();
         for unit in (0..self.units.len()).rev() {
-            let free = computed
-                .len()
-                .checked_sub(2)
-                .map(|index| computed[index])
-                .or(forward_end);
+            let free = computed.len().checked_sub(2).map(|index| computed[index]).or(forward_end);
             let mut after = vec![self.load_unit(unit, true, free)];
             if let Some(input) = unit.checked_sub(1) {
                 after.push(self.load_activation(input, saved[input]));
@@ -296,10 +244,7 @@ impl Planner<'_> {
             }
             let shape = &self.units[unit];
             // Recomputing costs one more forward pass, the gradients two.
-            let op = Op::Compute {
-                flops: 3 * shape.forward_flops,
-                bytes: 0,
-            };
+            let op = Op::Compute { flops: 3 * shape.forward_flops, bytes: 0 };
             let label = format!("backward {}", shape.name);
             let action = Action::Backward { unit };
             let computed_now = self.task(self.engines.compute, op, action, label, &after);
@@ -325,29 +270,16 @@ impl Planner<'_> {
 
     fn load_activation(&mut self, unit: usize, saved: Option<TaskId>) -> TaskId {
         let shape = &self.units[unit];
-        let op = Op::Transfer {
-            from: Place::HOST,
-            to: Place::Gpu(0),
-            bytes: shape.output_bytes.max(1),
-        };
+        let op =
+            Op::Transfer { from: Place::HOST, to: Place::Gpu(0), bytes: shape.output_bytes.max(1) };
         let label = format!("load output of {}", shape.name);
         let after: Vec<TaskId> = saved.into_iter().collect();
-        self.task(
-            self.engines.h2d,
-            op,
-            Action::LoadActivation { unit },
-            label,
-            &after,
-        )
+        self.task(self.engines.h2d, op, Action::LoadActivation { unit }, label, &after)
     }
 
     fn gradient_copy(&self, elements: u64) -> Op {
         let bytes = elements * self.options.gradient_dtype.bytes();
-        Op::Transfer {
-            from: Place::Gpu(0),
-            to: Place::HOST,
-            bytes,
-        }
+        Op::Transfer { from: Place::Gpu(0), to: Place::HOST, bytes }
     }
 
     fn accumulate(&mut self, unit: usize, computed: TaskId) -> Option<TaskId> {
@@ -358,13 +290,7 @@ impl Planner<'_> {
         }
         let op = self.gradient_copy(elements);
         let label = format!("accumulate gradients of {}", shape.name);
-        Some(self.task(
-            self.engines.d2h,
-            op,
-            Action::Accumulate { unit },
-            label,
-            &[computed],
-        ))
+        Some(self.task(self.engines.d2h, op, Action::Accumulate { unit }, label, &[computed]))
     }
 
     /// Copies one unit's share of one part to its staging buffer; sends the part off when it is complete.
@@ -389,15 +315,8 @@ impl Planner<'_> {
             (buffer, missing)
         });
         let op = self.gradient_copy(elements);
-        let label = format!(
-            "offload gradient of {} for part {part}",
-            self.units[unit].name
-        );
-        let action = Action::Offload {
-            unit,
-            part,
-            staging,
-        };
+        let label = format!("offload gradient of {} for part {part}", self.units[unit].name);
+        let action = Action::Offload { unit, part, staging };
         let copied = self.task(self.engines.d2h, op, action, label, &after);
         if missing > elements {
             slots.open.insert(part, (staging, missing - elements));
@@ -413,23 +332,15 @@ impl Planner<'_> {
         let drive = self.layout.parts[part].drive;
         let padded = self.layout.padded(part);
         let write = self.engines.write[drive as usize];
-        let to_drive = |bytes| Op::Storage {
-            direction: Direction::Write,
-            drive,
-            other: Place::HOST,
-            bytes,
-        };
+        let to_drive =
+            |bytes| Op::Storage { direction: Direction::Write, drive, other: Place::HOST, bytes };
         if !self.options.compressed() {
             let op = to_drive(padded * self.options.gradient_dtype.bytes());
             let label = format!("write gradient of part {part} to drive {drive}");
             let action = Action::WriteGradient { part, staging };
             return vec![self.task(write, op, action, label, &[complete])];
         }
-        let op = Op::Kernel {
-            name: "topk",
-            elements: padded,
-            bytes: padded * 4,
-        };
+        let op = Op::Kernel { name: "topk", elements: padded, bytes: padded * 4 };
         let label = format!("compress gradient of part {part}");
         let action = Action::Encode { part, staging };
         let encoded = self.task(self.engines.cpu, op, action, label, &[complete]);
@@ -454,11 +365,7 @@ mod tests {
 
     /// Decay tensors of 3 blocks first, then their biases: each block's gradient lies in two runs.
     fn model() -> (FlatModel, Vec<UnitShape>) {
-        let run = |elements, group| TensorRun {
-            name: "t".into(),
-            elements,
-            group,
-        };
+        let run = |elements, group| TensorRun { name: "t".into(), elements, group };
         let model = FlatModel::new(vec![
             run(5000, 0),
             run(9000, 0),
@@ -489,20 +396,13 @@ mod tests {
         let (model, units) = model();
         for system in [System::Base, System::SuO, System::SuOC] {
             for drives in [1, 2, 3] {
-                let options = OffloadOptions {
-                    system,
-                    subgroup_elements: 4096,
-                    ..OffloadOptions::default()
-                };
+                let options =
+                    OffloadOptions { system, subgroup_elements: 4096, ..OffloadOptions::default() };
                 let layout = layout(&model, &options, drives).unwrap();
                 let (plan, staging) =
                     super::plan(&layout, &options, &units, MicroStep::Offload).unwrap();
                 let formula = formulas::step_traffic(&layout, &options).shared_down;
-                let state = if system == System::Base {
-                    12 * layout.padded_total()
-                } else {
-                    0
-                };
+                let state = if system == System::Base { 12 * layout.padded_total() } else { 0 };
                 assert_eq!(plan.graph.traffic().shared_down, formula - state);
                 assert!(staging.buffers <= 4, "{staging:?}");
                 let mut written: Vec<usize> = plan
@@ -523,15 +423,9 @@ mod tests {
     fn staging_does_not_grow_with_the_number_of_subgroups() {
         let (model, units) = model();
         let buffers = |subgroup_elements| {
-            let options = OffloadOptions {
-                subgroup_elements,
-                ..OffloadOptions::default()
-            };
+            let options = OffloadOptions { subgroup_elements, ..OffloadOptions::default() };
             let layout = layout(&model, &options, 1).unwrap();
-            super::plan(&layout, &options, &units, MicroStep::Offload)
-                .unwrap()
-                .1
-                .buffers
+            super::plan(&layout, &options, &units, MicroStep::Offload).unwrap().1.buffers
         };
         assert!(buffers(1024) <= buffers(8192) + 1);
     }
@@ -539,10 +433,7 @@ mod tests {
     #[test]
     fn a_staging_buffer_is_refilled_only_after_its_write() {
         let (model, units) = model();
-        let options = OffloadOptions {
-            subgroup_elements: 2048,
-            ..OffloadOptions::default()
-        };
+        let options = OffloadOptions { subgroup_elements: 2048, ..OffloadOptions::default() };
         let layout = layout(&model, &options, 2).unwrap();
         let (plan, _) = super::plan(&layout, &options, &units, MicroStep::Offload).unwrap();
         let mut owner: HashMap<u32, (usize, Option<TaskId>)> = HashMap::new();

@@ -23,17 +23,12 @@ impl Pieces {
         let piece_elements = align_up(longest.div_ceil(pieces), layout.align_elements)
             .max(SMALLEST_PIECE_ELEMENTS)
             .min(longest.max(layout.align_elements));
-        Self {
-            longest,
-            piece_elements,
-        }
+        Self { longest, piece_elements }
     }
 
     /// Elements that each buffer piece must hold, in order; together the longest part.
     pub fn capacities(&self) -> Vec<u64> {
-        cut(self.longest, self.piece_elements)
-            .map(|(_, elements)| elements)
-            .collect()
+        cut(self.longest, self.piece_elements).map(|(_, elements)| elements).collect()
     }
 
     /// The ranges of `part`.
@@ -63,21 +58,14 @@ mod tests {
     #[test]
     fn pieces_cover_a_part_and_fit_their_buffers() {
         for (elements, pieces) in [(1_000_000, 4), (300_000, 3), (1000, 4), (65_537, 2)] {
-            let options = OffloadOptions {
-                pieces,
-                system: System::SuO,
-                ..Default::default()
-            };
+            let options = OffloadOptions { pieces, system: System::SuO, ..Default::default() };
             let layout = layout(&FlatModel::single(elements).unwrap(), &options, 1).unwrap();
             let cut = Pieces::new(&layout, &options, 0);
             let capacities = cut.capacities();
             let ranges = cut.ranges(&layout, 0);
             assert!(capacities.len() <= pieces as usize);
             assert_eq!(capacities.iter().sum::<u64>(), layout.longest(None));
-            assert_eq!(
-                ranges.iter().map(|range| range.elements).sum::<u64>(),
-                layout.padded(0)
-            );
+            assert_eq!(ranges.iter().map(|range| range.elements).sum::<u64>(), layout.padded(0));
             for range in ranges {
                 assert!(range.elements <= capacities[range.piece as usize]);
                 assert_eq!(range.offset % layout.align_elements, 0);

@@ -40,10 +40,7 @@ pub fn plan(layout: &Layout, options: &OffloadOptions, parts: &[usize]) -> Resul
             planner.end(begin);
         }
     }
-    Ok(Plan {
-        graph: planner.builder.build()?,
-        actions: planner.actions,
-    })
+    Ok(Plan { graph: planner.builder.build()?, actions: planner.actions })
 }
 
 /// The engines of one drive.
@@ -80,11 +77,7 @@ impl<'a> Planner<'a> {
     fn new(layout: &'a Layout, options: &'a OffloadOptions, parts: &[usize]) -> Self {
         let mut builder = GraphBuilder::new();
         let cpu = builder.resource("host.cpu", Place::HOST, 1);
-        let on_drives = if options.system.on_drives() {
-            layout.drives
-        } else {
-            0
-        };
+        let on_drives = if options.system.on_drives() { layout.drives } else { 0 };
         let drives = (0..on_drives)
             .map(|drive| {
                 let place = Place::Drive(drive);
@@ -113,10 +106,7 @@ impl<'a> Planner<'a> {
             position[part] = on_drive.len();
             on_drive.push(part);
         }
-        let spare = stored
-            .iter()
-            .map(|&parts| spare_slots(parts) as usize)
-            .collect();
+        let spare = stored.iter().map(|&parts| spare_slots(parts) as usize).collect();
         Self {
             layout,
             options,
@@ -155,32 +145,19 @@ impl<'a> Planner<'a> {
 
     /// Where the update of this system runs, as seen from `drive`.
     pub fn place(&self, drive: u32) -> Place {
-        if self.options.system.near_storage() {
-            Place::Local(drive)
-        } else {
-            Place::HOST
-        }
+        if self.options.system.near_storage() { Place::Local(drive) } else { Place::HOST }
     }
 
     /// Memory that is held for the whole step.
     pub fn claim(&mut self, place: Place, bytes: u64) {
-        self.builder.claim(MemoryClaim {
-            place,
-            bytes,
-            from: None,
-            to: None,
-        });
+        self.builder.claim(MemoryClaim { place, bytes, from: None, to: None });
     }
 
     fn in_memory(&mut self) {
         let parts: Vec<usize> = self.by_drive.concat();
         for part in parts {
-            let range = PieceRange {
-                part,
-                piece: 0,
-                offset: 0,
-                elements: self.layout.padded(part),
-            };
+            let range =
+                PieceRange { part, piece: 0, offset: 0, elements: self.layout.padded(part) };
             self.update(range, 0, self.cpu, &[]);
         }
     }
@@ -209,23 +186,10 @@ impl<'a> Planner<'a> {
     }
 
     fn record(&mut self, drive: u32, action: Action, name: &str, after: &[TaskId]) -> TaskId {
-        let metadata_bytes = if matches!(action, Action::Finish { .. }) {
-            0
-        } else {
-            RECORD_BYTES
-        };
+        let metadata_bytes = if matches!(action, Action::Finish { .. }) { 0 } else { RECORD_BYTES };
         let resource = self.drives[drive as usize].seal;
-        let op = Op::Seal {
-            drive,
-            metadata_bytes,
-        };
-        self.task(
-            resource,
-            op,
-            action,
-            format!("{name} on drive {drive}"),
-            after,
-        )
+        let op = Op::Seal { drive, metadata_bytes };
+        self.task(resource, op, action, format!("{name} on drive {drive}"), after)
     }
 
     pub fn load(
@@ -248,17 +212,7 @@ impl<'a> Planner<'a> {
         };
         let label = self.label("read", variable, range);
         let resource = self.drives[drive as usize].read;
-        self.task(
-            resource,
-            op,
-            Action::Load {
-                range,
-                variable,
-                set,
-            },
-            label,
-            after,
-        )
+        self.task(resource, op, Action::Load { range, variable, set }, label, after)
     }
 
     pub fn load_pairs(&mut self, part: usize, after: &[TaskId]) -> TaskId {
@@ -270,13 +224,7 @@ impl<'a> Planner<'a> {
             bytes: 8 * codec::kept(self.options.topk_keep, self.layout.padded(part)),
         };
         let label = format!("read kept pairs of part {part} from drive {drive}");
-        self.task(
-            self.drives[drive as usize].read,
-            op,
-            Action::LoadPairs { part },
-            label,
-            after,
-        )
+        self.task(self.drives[drive as usize].read, op, Action::LoadPairs { part }, label, after)
     }
 
     pub fn update(
@@ -287,22 +235,12 @@ impl<'a> Planner<'a> {
         after: &[TaskId],
     ) -> TaskId {
         let variables = self.options.optimizer.variables().len() as u64;
-        let copy = if self.options.emits_weights() {
-            self.options.weights_dtype.bytes()
-        } else {
-            0
-        };
-        let gradient = if self.options.compressed() {
-            8
-        } else {
-            self.options.gradient_dtype.bytes()
-        };
+        let copy =
+            if self.options.emits_weights() { self.options.weights_dtype.bytes() } else { 0 };
+        let gradient =
+            if self.options.compressed() { 8 } else { self.options.gradient_dtype.bytes() };
         let op = Op::Kernel {
-            name: if self.options.compressed() {
-                "update_topk"
-            } else {
-                "update"
-            },
+            name: if self.options.compressed() { "update_topk" } else { "update" },
             elements: range.elements,
             bytes: range.elements * (8 * variables + gradient + copy),
         };
@@ -329,17 +267,7 @@ impl<'a> Planner<'a> {
         };
         let label = self.label("write", variable, range);
         let resource = self.drives[drive as usize].write;
-        self.task(
-            resource,
-            op,
-            Action::Store {
-                range,
-                variable,
-                set,
-            },
-            label,
-            &after,
-        )
+        self.task(resource, op, Action::Store { range, variable, set }, label, &after)
     }
 
     /// The seal after which the destination slot of `part` is free, if it is not free from the start.
@@ -349,19 +277,12 @@ impl<'a> Planner<'a> {
     fn slot_is_free(&self, part: usize) -> Option<TaskId> {
         let drive = self.drive_of(part) as usize;
         let (index, spare) = (self.position[part], self.spare[drive]);
-        if index < spare {
-            None
-        } else {
-            self.seals[drive].get(index + 1 - spare).copied()
-        }
+        if index < spare { None } else { self.seals[drive].get(index + 1 - spare).copied() }
     }
 
     pub fn seal(&mut self, part: usize, stores: &[TaskId]) -> TaskId {
         let drive = self.drive_of(part);
-        let op = Op::Seal {
-            drive,
-            metadata_bytes: RECORD_BYTES,
-        };
+        let op = Op::Seal { drive, metadata_bytes: RECORD_BYTES };
         let label = format!("seal part {part} on drive {drive}");
         let resource = self.drives[drive as usize].seal;
         // Seals of a drive keep their order, whatever order the writes end in.
@@ -382,13 +303,7 @@ impl<'a> Planner<'a> {
         };
         let label = format!("fetch weights of part {}.{}", range.part, range.piece);
         let resource = self.drives[drive as usize].up;
-        self.task(
-            resource,
-            op,
-            Action::FetchWeights { range },
-            label,
-            &[after],
-        )
+        self.task(resource, op, Action::FetchWeights { range }, label, &[after])
     }
 
     /// Master weights read back from the drive, then rounded on the host; two buffers a drive.
@@ -401,34 +316,13 @@ impl<'a> Planner<'a> {
             after.push(uses[earlier]);
         }
         let bytes = range.elements * 4;
-        let op = Op::Storage {
-            direction: Direction::Read,
-            drive,
-            other: Place::HOST,
-            bytes,
-        };
+        let op = Op::Storage { direction: Direction::Read, drive, other: Place::HOST, bytes };
         let label = format!("read new weights of part {}.{}", range.part, range.piece);
         let resource = self.drives[drive as usize].read;
-        let read = self.task(
-            resource,
-            op,
-            Action::ReadWeights { range, buffer },
-            label,
-            &after,
-        );
-        let op = Op::Kernel {
-            name: "cast",
-            elements: range.elements,
-            bytes: bytes * 2,
-        };
+        let read = self.task(resource, op, Action::ReadWeights { range, buffer }, label, &after);
+        let op = Op::Kernel { name: "cast", elements: range.elements, bytes: bytes * 2 };
         let label = format!("cast weights of part {}.{}", range.part, range.piece);
-        let cast = self.task(
-            self.cpu,
-            op,
-            Action::CastWeights { range, buffer },
-            label,
-            &[read],
-        );
+        let cast = self.task(self.cpu, op, Action::CastWeights { range, buffer }, label, &[read]);
         self.weight_reads[drive as usize].push(cast);
         cast
     }

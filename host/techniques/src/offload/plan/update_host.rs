@@ -44,9 +44,8 @@ pub(super) fn pipelined(planner: &mut Planner, begin: TaskId) {
 fn claim_sets(planner: &mut Planner, sets: u32) {
     let variables = planner.options.optimizer.variables().len() as u64;
     let width = 4 * variables + planner.options.gradient_dtype.bytes();
-    let longest: u64 = (0..planner.layout.drives)
-        .map(|drive| planner.layout.longest(Some(drive)))
-        .sum();
+    let longest: u64 =
+        (0..planner.layout.drives).map(|drive| planner.layout.longest(Some(drive))).sum();
     planner.claim(Place::HOST, u64::from(sets) * width * longest);
 }
 
@@ -58,12 +57,7 @@ fn subgroups(planner: &Planner) -> Vec<Vec<PieceRange>> {
     for part in parts {
         let subgroup = planner.layout.parts[part].subgroup;
         let elements = planner.layout.padded(part);
-        let range = PieceRange {
-            part,
-            piece: 0,
-            offset: 0,
-            elements,
-        };
+        let range = PieceRange { part, piece: 0, offset: 0, elements };
         match subgroups.last_mut() {
             Some((last, ranges)) if *last == subgroup => ranges.push(range),
             _ => subgroups.push((subgroup, vec![range])),
@@ -97,10 +91,8 @@ fn update_and_store(
 ) -> Vec<TaskId> {
     let variables = planner.options.optimizer.variables();
     let read = planner.mark("subgroup is read", loads);
-    let updates: Vec<TaskId> = parts
-        .iter()
-        .map(|&range| planner.update(range, set, planner.cpu, &[read]))
-        .collect();
+    let updates: Vec<TaskId> =
+        parts.iter().map(|&range| planner.update(range, set, planner.cpu, &[read])).collect();
     let updated = planner.mark("subgroup is updated", &updates);
     let mut written = Vec::new();
     for &range in parts {

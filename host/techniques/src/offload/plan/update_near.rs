@@ -23,19 +23,10 @@ pub(super) fn serial(planner: &mut Planner, begin: TaskId) {
 fn serial_tasklet(planner: &mut Planner, part: usize, begin: TaskId) -> TaskId {
     let drive = planner.drive_of(part);
     let elements = planner.layout.padded(part);
-    let range = PieceRange {
-        part,
-        piece: 0,
-        offset: 0,
-        elements,
-    };
+    let range = PieceRange { part, piece: 0, offset: 0, elements };
     let kernel = planner.drives[drive as usize].kernel;
     let variables = planner.options.optimizer.variables();
-    let allocate = Op::Kernel {
-        name: "allocate",
-        elements: 0,
-        bytes: 0,
-    };
+    let allocate = Op::Kernel { name: "allocate", elements: 0, bytes: 0 };
     let label = format!("allocate buffers for part {part}");
     let allocated = planner.task(kernel, allocate, Action::Allocate { part }, label, &[begin]);
     let mut last = planner.load(range, Variable::Gradient, 0, &[allocated]);
@@ -57,24 +48,11 @@ fn serial_tasklet(planner: &mut Planner, part: usize, begin: TaskId) -> TaskId {
         }
     }
     planner.seal(part, &stores);
-    let release = Op::Kernel {
-        name: "release",
-        elements: 0,
-        bytes: 0,
-    };
+    let release = Op::Kernel { name: "release", elements: 0, bytes: 0 };
     let label = format!("free buffers of part {part}");
-    let released = planner.task(
-        kernel,
-        release,
-        Action::Release { part },
-        label,
-        &before_release,
-    );
-    let copy = if planner.options.emits_weights() {
-        planner.options.weights_dtype.bytes()
-    } else {
-        0
-    };
+    let released = planner.task(kernel, release, Action::Release { part }, label, &before_release);
+    let copy =
+        if planner.options.emits_weights() { planner.options.weights_dtype.bytes() } else { 0 };
     let width = 4 * variables.len() as u64 + planner.options.gradient_dtype.bytes() + copy;
     planner.builder.claim(MemoryClaim {
         place: Place::Local(drive),
@@ -168,8 +146,7 @@ fn overlapped_tasklet(
             }
         }
         if local {
-            last.fetches
-                .insert(piece, planner.fetch_weights(range, updated));
+            last.fetches.insert(piece, planner.fetch_weights(range, updated));
         }
     }
     last.tasklet_updates = tasklet_updates;

@@ -46,16 +46,8 @@ fn uses(
         |part: usize, set: u32, name: u32, piece: u32| (layout.parts[part].drive, set, name, piece);
     let (gradient, copy, pairs) = (10, 11, 12);
     match action {
-        Action::Load {
-            range,
-            variable,
-            set,
-        } => {
-            let name = if variable == Variable::Gradient {
-                gradient
-            } else {
-                variable as u32
-            };
+        Action::Load { range, variable, set } => {
+            let name = if variable == Variable::Gradient { gradient } else { variable as u32 };
             vec![(buffer(range.part, set, name, range.piece), true)]
         }
         Action::LoadPairs { part } => vec![(buffer(part, 0, pairs, 0), true)],
@@ -71,19 +63,11 @@ fn uses(
             }
             all
         }
-        Action::Store {
-            range,
-            variable,
-            set,
-        } => {
+        Action::Store { range, variable, set } => {
             vec![(buffer(range.part, set, variable as u32, range.piece), false)]
         }
         Action::FetchWeights { range } => {
-            let name = if options.emits_weights() {
-                copy
-            } else {
-                Variable::Param as u32
-            };
+            let name = if options.emits_weights() { copy } else { Variable::Param as u32 };
             vec![(buffer(range.part, 0, name, range.piece), false)]
         }
         _ => Vec::new(),
@@ -189,17 +173,10 @@ fn device_memory_is_one_buffer_set_whatever_the_number_of_subgroups() {
 
 #[test]
 fn only_the_parts_asked_for_are_updated() {
-    let options = OffloadOptions {
-        subgroup_elements: 4096,
-        ..OffloadOptions::default()
-    };
+    let options = OffloadOptions { subgroup_elements: 4096, ..OffloadOptions::default() };
     let layout = layout(&FlatModel::single(50_000).unwrap(), &options, 2).unwrap();
     let plan = update::plan(&layout, &options, &[1, 4]).unwrap();
-    let kernels = plan
-        .graph
-        .tasks()
-        .iter()
-        .filter(|task| matches!(task.op, Op::Kernel { .. }))
-        .count();
+    let kernels =
+        plan.graph.tasks().iter().filter(|task| matches!(task.op, Op::Kernel { .. })).count();
     assert_eq!(kernels, 2);
 }
