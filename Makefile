@@ -1,0 +1,58 @@
+# Nearfield. `make train` and `make test` work on a fresh Debian machine with Rust and Python 3.
+
+TORCH_VERSION := 2.13.0
+PYTHON ?= python3
+VENV := .venv
+NEARFIELD := target/release/nearfield
+RUN ?= runs/train
+DRIVES := $(foreach k,0 1 2 3,--drive $(RUN)/drive$(k))
+DATA ?=
+
+# libtorch comes from the Python package, unless LIBTORCH names another one.
+ifdef LIBTORCH
+TORCH_READY :=
+else
+TORCH_READY := $(VENV)/.torch-$(TORCH_VERSION)
+export LIBTORCH_USE_PYTORCH := 1
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+endif
+
+.PHONY: help build train test check docs bench clean system-packages
+
+help: ## Shows this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+build: system-packages $(TORCH_READY) ## Builds the command at target/release/nearfield
+	cargo build --release -p nearfield
+
+train: build ## Trains a small GPT on four drives (DATA=path for your own text, RUN=dir for another place)
+	@mkdir -p $(foreach k,0 1 2 3,$(RUN)/drive$(k))
+	$(NEARFIELD) train --config examples/train.toml $(DRIVES) --out $(RUN) --overwrite $(if $(DATA),--data $(DATA))
+
+test: system-packages $(TORCH_READY) ## Runs all tests
+	cargo test --release --workspace
+
+check: system-packages $(TORCH_READY) ## Formatting, lints and documentation
+	cargo fmt --all --check
+	cargo clippy --release --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps
+
+docs: ## Builds the book in docs/book
+	@command -v mdbook >/dev/null || cargo install mdbook --locked
+	mdbook build docs
+
+bench: build ## Measures update, codec and storage against this machine's limits
+	$(NEARFIELD) bench update
+	$(NEARFIELD) bench codec
+	$(NEARFIELD) bench io --drive $(RUN)
+
+system-packages: ## Installs what a bare Debian machine lacks
+	@scripts/system-packages.sh
+
+$(VENV)/.torch-$(TORCH_VERSION):
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION) numpy
+	touch $@
+
+clean: ## Removes what was built (not .venv, not runs)
+	cargo clean

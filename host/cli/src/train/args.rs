@@ -1,0 +1,249 @@
+//! The flags of `nearfield train`, which are the keys of its configuration file as well.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use nearfield_runtime::io::{Backend, Direct};
+use nearfield_runtime::store::Durability;
+use nearfield_runtime::types::{DType, Optimizer};
+use nearfield_techniques::offload::{Placement, System, Upstream};
+use nearfield_train::schedule::ScheduleKind;
+use serde::{Deserialize, Serialize};
+
+use crate::values::{Bytes, named};
+
+/// Where the model's computation runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compute {
+    /// A GPU when libtorch sees one, else the CPU.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The first GPU.
+    Cuda,
+}
+
+/// Which near-storage device stands beside each drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// The host's CPU plays the part, at full speed.
+    Software,
+    /// The same at the speeds given by the limits.
+    Emulated,
+}
+
+/// How progress is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProgressKind {
+    /// A bar on a terminal, JSON lines elsewhere.
+    Auto,
+    /// A bar.
+    Bar,
+    /// One JSON object a line.
+    Json,
+    /// Nothing but warnings and the report.
+    None,
+}
+
+/// Every option is a flag and, without its dashes, a key of the TOML file given with `--config`. Flags win.
+#[derive(Debug, Default, Clone, Args, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct TrainArgs {
+    /// TOML file with any of the keys below; flags win over it
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+
+    /// Text to train on: a UTF-8 file, or a directory whose text files are read [default: the Python
+    /// sources of the .venv that `make train` sets up]
+    #[arg(long, value_name = "PATH", help_heading = "Data")]
+    pub data: Option<PathBuf>,
+    /// Fraction of the text kept for evaluation [default: 0.05]
+    #[arg(long, value_name = "FRACTION", help_heading = "Data")]
+    pub eval_fraction: Option<f64>,
+    /// Evaluate every so many steps, 0 for only at the end [default: 0]
+    #[arg(long, value_name = "STEPS", help_heading = "Data")]
+    pub eval_every: Option<u64>,
+    /// Batches of one evaluation [default: 8]
+    #[arg(long, value_name = "N", help_heading = "Data")]
+    pub eval_batches: Option<u64>,
+
+    /// Transformer blocks [default: 4]
+    #[arg(long, value_name = "N", help_heading = "Model")]
+    pub layers: Option<u64>,
+    /// Width of the model [default: 256]
+    #[arg(long, value_name = "N", help_heading = "Model")]
+    pub hidden: Option<u64>,
+    /// Attention heads [default: 4]
+    #[arg(long, value_name = "N", help_heading = "Model")]
+    pub heads: Option<u64>,
+    /// Vocabulary; bytes need 256 [default: 256]
+    #[arg(long, value_name = "N", help_heading = "Model")]
+    pub vocab: Option<u64>,
+    /// Tokens of one sequence [default: 128]
+    #[arg(long, value_name = "N", help_heading = "Model")]
+    pub seq: Option<u64>,
+    /// Give the output head weights of its own instead of the embedding's
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Model")]
+    pub untied: Option<bool>,
+
+    /// Steps of the whole run [default: 200]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub steps: Option<u64>,
+    /// Sequences of one micro-batch [default: 8]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub batch: Option<u64>,
+    /// Micro-batches whose gradients are added before one update [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub accumulate: Option<u64>,
+    /// Number format of working weights and activations: fp32, bf16 or fp16 [default: fp32]
+    #[arg(long, value_parser = named::<DType>, value_name = "DTYPE", help_heading = "Training")]
+    pub dtype: Option<DType>,
+    /// Update rule: adamw, adam (L2), adagrad, sgd-momentum [default: adamw]
+    #[arg(long, value_parser = named::<Optimizer>, value_name = "NAME", help_heading = "Training")]
+    pub optimizer: Option<Optimizer>,
+    /// Peak learning rate [default: 0.001]
+    #[arg(long, value_name = "RATE", help_heading = "Training")]
+    pub lr: Option<f64>,
+    /// Learning rate at the end of the schedule [default: a tenth of --lr]
+    #[arg(long, value_name = "RATE", help_heading = "Training")]
+    pub min_lr: Option<f64>,
+    /// Learning rate over time: cosine or constant, both after the warm-up [default: cosine]
+    #[arg(long, value_parser = named::<ScheduleKind>, value_name = "NAME", help_heading = "Training")]
+    pub schedule: Option<ScheduleKind>,
+    /// Steps of linear warm-up [default: a twentieth of --steps]
+    #[arg(long, value_name = "STEPS", help_heading = "Training")]
+    pub warmup: Option<u64>,
+    /// Decay of the first moment, or momentum [default: 0.9]
+    #[arg(long, value_name = "BETA", help_heading = "Training")]
+    pub beta1: Option<f64>,
+    /// Decay of the second moment [default: 0.999]
+    #[arg(long, value_name = "BETA", help_heading = "Training")]
+    pub beta2: Option<f64>,
+    /// Added to the denominator of the update [default: 1e-8]
+    #[arg(long, value_name = "EPS", help_heading = "Training")]
+    pub eps: Option<f64>,
+    /// Weight decay of matrices and embeddings; biases and norms have none [default: 0.01]
+    #[arg(long, value_name = "LAMBDA", help_heading = "Training")]
+    pub weight_decay: Option<f64>,
+    /// Largest global gradient norm, 0 for no clipping [default: 1.0]
+    #[arg(long, value_name = "NORM", help_heading = "Training")]
+    pub clip: Option<f64>,
+    /// Fixed loss scale; 0 for a dynamic one [default: 0 with fp16, else 1]
+    #[arg(long, value_name = "SCALE", help_heading = "Training")]
+    pub loss_scale: Option<f64>,
+    /// Where a dynamic loss scale starts [default: 65536]
+    #[arg(long, value_name = "SCALE", help_heading = "Training")]
+    pub initial_loss_scale: Option<f64>,
+    /// Steps without overflow after which a dynamic loss scale doubles [default: 1000]
+    #[arg(long, value_name = "STEPS", help_heading = "Training")]
+    pub loss_scale_window: Option<u64>,
+    /// Overflows in a row before a dynamic loss scale is halved [default: 2]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub loss_scale_hysteresis: Option<u32>,
+    /// Seed of initial weights and data order [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub seed: Option<u64>,
+    /// Where the model computes: auto, cpu or cuda [default: auto]
+    #[arg(long, value_parser = named::<Compute>, value_name = "NAME", help_heading = "Training")]
+    pub compute: Option<Compute>,
+    /// CPU threads of the model and of the update kernels [default: all cores]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub threads: Option<usize>,
+
+    /// memory, base, base-pipe, su, su+o or su+o+c [default: su+o]
+    #[arg(long, value_parser = named::<System>, value_name = "SYSTEM", help_heading = "State on drives")]
+    pub system: Option<System>,
+    /// A drive: a directory on it. Give the flag once for each drive
+    #[arg(long, value_name = "DIR", help_heading = "State on drives")]
+    #[serde(default)]
+    pub drive: Vec<PathBuf>,
+    /// Most elements of a subgroup, the unit that is read, updated and written [default: 40000000]
+    #[arg(long, value_name = "ELEMENTS", help_heading = "State on drives")]
+    pub subgroup_size: Option<u64>,
+    /// flat-equal (equal shares, tensors may be split) or subgroup-rr (whole tensors, dealt in turn)
+    /// [default: flat-equal]
+    #[arg(long, value_parser = named::<Placement>, value_name = "NAME", help_heading = "State on drives")]
+    pub placement: Option<Placement>,
+    /// How weights come back: fp16-local (working precision, from device memory) or fp32-storage (master
+    /// weights, from the drive) [default: fp16-local]
+    #[arg(long, value_parser = named::<Upstream>, value_name = "NAME", help_heading = "State on drives")]
+    pub upstream: Option<Upstream>,
+    /// Number format of gradients on the drive: fp32, fp16 or bf16 [default: fp32]
+    #[arg(long, value_parser = named::<DType>, value_name = "DTYPE", help_heading = "State on drives")]
+    pub gradient_dtype: Option<DType>,
+    /// With su+o+c: fraction of gradient elements that is kept. Index and value travel, so 0.01 moves 2 %
+    /// of the dense volume [default: 0.01]
+    #[arg(long, value_name = "FRACTION", help_heading = "State on drives")]
+    pub topk_keep: Option<f64>,
+    /// With su+o+c: add what was left out to the next gradient
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "State on drives")]
+    pub error_feedback: Option<bool>,
+    /// Pieces in which the overlapped handler hands a subgroup over; 1 is the paper's whole variables
+    /// [default: 4]
+    #[arg(long, value_name = "N", help_heading = "State on drives")]
+    pub pieces: Option<u32>,
+    /// What a step survives: power (flushes the drives) or process (a killed process only) [default: power]
+    #[arg(long, value_parser = named::<Durability>, value_name = "NAME", help_heading = "State on drives")]
+    pub durability: Option<Durability>,
+    /// What stands beside each drive: software (the CPU) or emulated (the CPU at limited speed)
+    /// [default: software]
+    #[arg(long, value_parser = named::<DeviceKind>, value_name = "NAME", help_heading = "State on drives")]
+    pub device: Option<DeviceKind>,
+    /// With --device emulated: bytes a second read from one drive, for example 3.2GB
+    #[arg(long, value_name = "BYTES", help_heading = "State on drives")]
+    pub limit_read: Option<Bytes>,
+    /// With --device emulated: bytes a second written to one drive
+    #[arg(long, value_name = "BYTES", help_heading = "State on drives")]
+    pub limit_write: Option<Bytes>,
+    /// With --device emulated: bytes a second between one drive and its device memory, both ways together
+    #[arg(long, value_name = "BYTES", help_heading = "State on drives")]
+    pub limit_internal: Option<Bytes>,
+    /// With --device emulated: bytes a second, each way, of the link that all drives share
+    #[arg(long, value_name = "BYTES", help_heading = "State on drives")]
+    pub limit_shared: Option<Bytes>,
+
+    /// Direct I/O: required, preferred or off [default: preferred]
+    #[arg(long, value_parser = named::<Direct>, value_name = "NAME", help_heading = "Storage I/O")]
+    pub direct: Option<Direct>,
+    /// auto, uring or threads [default: auto]
+    #[arg(long, value_parser = named::<Backend>, value_name = "NAME", help_heading = "Storage I/O")]
+    pub io_backend: Option<Backend>,
+    /// Requests in flight on each drive [default: 32]
+    #[arg(long, value_name = "N", help_heading = "Storage I/O")]
+    pub queue_depth: Option<u32>,
+    /// Bytes of one request [default: 4MiB]
+    #[arg(long, value_name = "BYTES", help_heading = "Storage I/O")]
+    pub block_size: Option<Bytes>,
+
+    /// Directory for metrics, the picture of the run and the report [default: runs/nearfield]
+    #[arg(long, value_name = "DIR", help_heading = "Run")]
+    pub out: Option<PathBuf>,
+    /// Where the report is written [default: report.json in --out]
+    #[arg(long, value_name = "FILE", help_heading = "Run")]
+    pub report: Option<PathBuf>,
+    /// Write a trace of every task for Perfetto or chrome://tracing
+    #[arg(long, value_name = "FILE", help_heading = "Run")]
+    pub trace: Option<PathBuf>,
+    /// Continue the run whose state is on the drives
+    #[arg(long, help_heading = "Run")]
+    #[serde(skip)]
+    pub resume: bool,
+    /// Replace the state of another run on the drives
+    #[arg(long, help_heading = "Run")]
+    #[serde(skip)]
+    pub overwrite: bool,
+    /// auto, bar, json or none [default: auto]
+    #[arg(long, value_parser = named::<ProgressKind>, value_name = "NAME", help_heading = "Run")]
+    pub progress: Option<ProgressKind>,
+    /// Bytes of text that the trained model writes at the end [default: 200]
+    #[arg(long, value_name = "BYTES", help_heading = "Run")]
+    pub sample: Option<u64>,
+    /// Faults to inject into storage I/O, for tests
+    #[arg(long, value_name = "RULES", hide = true)]
+    #[serde(skip)]
+    pub inject: Option<String>,
+}

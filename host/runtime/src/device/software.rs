@@ -1,0 +1,153 @@
+//! The host playing the near-storage device: a directory, an arena and SIMD kernels.
+
+use std::sync::Arc;
+
+use rayon::ThreadPool;
+
+use super::{
+    BufferBank, BufferId, BufferRange, DeviceDescription, LocalMemoryUse, NearStorageDevice,
+    TrafficCounters, UpdateCall,
+};
+use crate::error::{Error, Result};
+use crate::graph::{Direction, Op, Place, Traffic};
+use crate::io::{DriveFile, IoEngine};
+use crate::kernels::{self, Isa, UpdateSums};
+use crate::memory::Arena;
+
+/// What a [`SoftwareDevice`] is made of.
+#[derive(Debug, Clone)]
+pub struct SoftwareOptions {
+    /// Index of the drive in the run.
+    pub drive: u32,
+    /// Bytes of local memory, reserved at once.
+    pub local_memory_bytes: u64,
+    /// Whether to lock that memory, where the system allows it.
+    pub lock_memory: bool,
+    /// Threads of the kernels, shared by all drives of a run; `None` runs kernels on the calling thread.
+    pub pool: Option<Arc<ThreadPool>>,
+    /// Instruction set of the kernels.
+    pub isa: Isa,
+}
+
+/// The default device: local memory is host memory, kernels run on the CPU, storage is an [`IoEngine`].
+#[derive(Debug)]
+pub struct SoftwareDevice {
+    drive: u32,
+    engine: Arc<IoEngine>,
+    bank: BufferBank,
+    pool: Option<Arc<ThreadPool>>,
+    isa: Isa,
+    counters: TrafficCounters,
+}
+
+impl SoftwareDevice {
+    /// Reserves local memory and registers it with the drive's engine.
+    ///
+    /// # Errors
+    /// [`crate::Error::Memory`] when it cannot be reserved.
+    pub fn new(engine: Arc<IoEngine>, options: SoftwareOptions) -> Result<Self> {
+        let SoftwareOptions { drive, local_memory_bytes, lock_memory, pool, isa } = options;
+        let arena = Arena::new("device local memory", local_memory_bytes, lock_memory)?;
+        engine.register(&[&arena])?;
+        let bank = BufferBank::new(&format!("device of drive {drive}"), arena);
+        Ok(Self { drive, engine, bank, pool, isa, counters: TrafficCounters::default() })
+    }
+
+    fn count_storage(&self, direction: Direction, other: Place, bytes: u64) {
+        let op = Op::Storage { direction, drive: self.drive, other, bytes };
+        self.counters.add(Traffic::of(&op));
+    }
+
+    fn count_copy(&self, from: Place, to: Place, bytes: u64) {
+        self.counters.add(Traffic::of(&Op::Transfer { from, to, bytes }));
+    }
+}
+
+fn same_length(local: u64, host: usize) -> Result<()> {
+    if local == host as u64 {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!("a copy of {local} bytes with a host buffer of {host} bytes")))
+}
+
+impl NearStorageDevice for SoftwareDevice {
+    fn describe(&self) -> DeviceDescription {
+        DeviceDescription {
+            kind: "software",
+            local_memory_bytes: self.bank.arena().bytes(),
+            storage_backend: self.engine.backend(),
+        }
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<BufferId> {
+        self.bank.allocate(bytes)
+    }
+
+    fn release(&self, buffer: BufferId) -> Result<()> {
+        self.bank.release(buffer)
+    }
+
+    fn storage_to_local(&self, file: &DriveFile, offset: u64, to: BufferRange) -> Result<()> {
+        let mut buffer = self.bank.write(to.buffer)?;
+        let bounds = self.bank.bounds(to, buffer.len())?;
+        self.engine.read(file, offset, &mut buffer[bounds])?;
+        self.count_storage(Direction::Read, Place::Local(self.drive), to.bytes);
+        Ok(())
+    }
+
+    fn local_to_storage(&self, from: BufferRange, file: &DriveFile, offset: u64) -> Result<()> {
+        let buffer = self.bank.read(from.buffer)?;
+        let bounds = self.bank.bounds(from, buffer.len())?;
+        self.engine.write(file, offset, &buffer[bounds])?;
+        self.count_storage(Direction::Write, Place::Local(self.drive), from.bytes);
+        Ok(())
+    }
+
+    fn update(&self, call: &UpdateCall) -> Result<UpdateSums> {
+        self.bank.update(call, self.isa, self.pool.as_deref())
+    }
+
+    fn checksum(&self, range: BufferRange) -> Result<u64> {
+        let buffer = self.bank.read(range.buffer)?;
+        let bounds = self.bank.bounds(range, buffer.len())?;
+        Ok(kernels::checksum(self.isa, &buffer[bounds], 0))
+    }
+
+    fn local_to_host(&self, from: BufferRange, to: &mut [u8]) -> Result<()> {
+        let buffer = self.bank.read(from.buffer)?;
+        let bounds = self.bank.bounds(from, buffer.len())?;
+        same_length(from.bytes, to.len())?;
+        to.copy_from_slice(&buffer[bounds]);
+        self.count_copy(Place::Local(self.drive), Place::HOST, from.bytes);
+        Ok(())
+    }
+
+    fn host_to_local(&self, from: &[u8], to: BufferRange) -> Result<()> {
+        let mut buffer = self.bank.write(to.buffer)?;
+        let bounds = self.bank.bounds(to, buffer.len())?;
+        same_length(to.bytes, from.len())?;
+        buffer[bounds].copy_from_slice(from);
+        self.count_copy(Place::HOST, Place::Local(self.drive), to.bytes);
+        Ok(())
+    }
+
+    fn storage_to_host(&self, file: &DriveFile, offset: u64, to: &mut [u8]) -> Result<()> {
+        self.engine.read(file, offset, to)?;
+        self.count_storage(Direction::Read, Place::HOST, to.len() as u64);
+        Ok(())
+    }
+
+    fn host_to_storage(&self, from: &[u8], file: &DriveFile, offset: u64) -> Result<()> {
+        self.engine.write(file, offset, from)?;
+        self.count_storage(Direction::Write, Place::HOST, from.len() as u64);
+        Ok(())
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.counters.total()
+    }
+
+    fn local_memory(&self) -> LocalMemoryUse {
+        self.bank.usage()
+    }
+}
