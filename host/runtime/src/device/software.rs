@@ -19,10 +19,8 @@ use crate::memory::Arena;
 pub struct SoftwareOptions {
     /// Index of the drive in the run.
     pub drive: u32,
-    /// Bytes of local memory, reserved at once.
-    pub local_memory_bytes: u64,
-    /// Whether to lock that memory, where the system allows it.
-    pub lock_memory: bool,
+    /// Local memory; best registered with the drive's engine.
+    pub arena: Arc<Arena>,
     /// Threads of the kernels, shared by all drives of a run; `None` runs kernels on the calling thread.
     pub pool: Option<Arc<ThreadPool>>,
     /// Instruction set of the kernels.
@@ -41,16 +39,11 @@ pub struct SoftwareDevice {
 }
 
 impl SoftwareDevice {
-    /// Reserves local memory and registers it with the drive's engine.
-    ///
-    /// # Errors
-    /// [`crate::Error::Memory`] when it cannot be reserved.
-    pub fn new(engine: Arc<IoEngine>, options: SoftwareOptions) -> Result<Self> {
-        let SoftwareOptions { drive, local_memory_bytes, lock_memory, pool, isa } = options;
-        let arena = Arena::new("device local memory", local_memory_bytes, lock_memory)?;
-        engine.register(&[&arena])?;
+    /// A device whose storage is `engine`.
+    pub fn new(engine: Arc<IoEngine>, options: SoftwareOptions) -> Self {
+        let SoftwareOptions { drive, arena, pool, isa } = options;
         let bank = BufferBank::new(&format!("device of drive {drive}"), arena);
-        Ok(Self { drive, engine, bank, pool, isa, counters: TrafficCounters::default() })
+        Self { drive, engine, bank, pool, isa, counters: TrafficCounters::default() }
     }
 
     fn count_storage(&self, direction: Direction, other: Place, bytes: u64) {

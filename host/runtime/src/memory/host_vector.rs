@@ -60,6 +60,25 @@ impl HostVector {
         Ok(())
     }
 
+    /// Calls `fill` with each piece of `[offset, offset + length)` in turn: the bytes done so far and the piece.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the range does not lie within the array, and the first error of `fill`.
+    pub fn fill(
+        &self,
+        offset: u64,
+        length: usize,
+        mut fill: impl FnMut(usize, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.check(offset, length)?;
+        let mut done = 0;
+        for (chunk, start, length) in pieces(offset, length) {
+            fill(done, &mut self.chunks[chunk].write()[start..start + length])?;
+            done += length;
+        }
+        Ok(())
+    }
+
     fn check(&self, offset: u64, length: usize) -> Result<()> {
         match offset.checked_add(length as u64) {
             Some(end) if end <= self.bytes => Ok(()),

@@ -1,0 +1,150 @@
+//! Buffer sets: one buffer a variable and piece.
+
+use nearfield_runtime::device::{BufferId, GradientSource};
+use nearfield_runtime::layout::{Layout, align_up};
+use nearfield_runtime::types::{DType, Variable};
+use nearfield_runtime::{Error, Result, codec};
+
+use crate::offload::options::OffloadOptions;
+use crate::offload::plan::Pieces;
+
+/// Arenas give out whole pages.
+const PAGE_BYTES: u64 = 4096;
+
+/// Sizes of the buffers of one set, in bytes.
+#[derive(Debug, Clone)]
+pub(super) struct BufferSizes {
+    variables: &'static [Variable],
+    state: Vec<u64>,
+    gradient: Vec<u64>,
+    weights: Vec<u64>,
+    pairs: Option<u64>,
+    gradient_dtype: DType,
+}
+
+impl BufferSizes {
+    /// Buffers for the longest part of `drive`, cut as the handler hands them over.
+    pub fn for_drive(layout: &Layout, options: &OffloadOptions, drive: u32) -> Self {
+        Self::new(&Pieces::new(layout, options, drive).capacities(), layout, options)
+    }
+
+    /// Buffers for one part of `elements` padded elements, in one piece.
+    pub fn for_part(elements: u64, layout: &Layout, options: &OffloadOptions) -> Self {
+        Self::new(&[elements], layout, options)
+    }
+
+    fn new(capacities: &[u64], layout: &Layout, options: &OffloadOptions) -> Self {
+        let longest: u64 = capacities.iter().sum();
+        let gradient_dtype =
+            if options.compressed() { DType::Fp32 } else { options.gradient_dtype };
+        let times = |width: u64| capacities.iter().map(|&elements| elements * width).collect();
+        let copy = options.emits_weights().then(|| options.weights_dtype.bytes());
+        Self {
+            variables: options.optimizer.variables(),
+            state: times(4),
+            gradient: times(gradient_dtype.bytes()),
+            weights: copy.map(times).unwrap_or_default(),
+            pairs: options
+                .compressed()
+                .then(|| 4 * codec::kept(options.topk_keep, align_up(longest, layout.align_elements))),
+            gradient_dtype,
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = u64> + '_ {
+        let state = self.state.iter().copied();
+        std::iter::repeat_n(state, self.variables.len())
+            .flatten()
+            .chain(self.gradient.iter().copied())
+            .chain(self.weights.iter().copied())
+            .chain(std::iter::repeat_n(self.pairs, 2).flatten())
+    }
+
+    /// Bytes of an arena that holds one set.
+    pub fn arena_bytes(&self) -> u64 {
+        self.all().map(|bytes| align_up(bytes, PAGE_BYTES)).sum()
+    }
+}
+
+/// The buffers of one set.
+#[derive(Debug, Clone)]
+pub(super) struct BufferSet {
+    variables: &'static [Variable],
+    state: Vec<Vec<BufferId>>,
+    gradient: Vec<BufferId>,
+    weights: Vec<BufferId>,
+    pairs: Option<(BufferId, BufferId)>,
+    gradient_dtype: DType,
+}
+
+impl BufferSet {
+    /// Allocates every buffer of `sizes`.
+    pub fn allocate(
+        sizes: &BufferSizes,
+        allocate: &mut dyn FnMut(u64) -> Result<BufferId>,
+    ) -> Result<Self> {
+        let mut each = |sizes: &[u64]| -> Result<Vec<BufferId>> {
+            sizes.iter().map(|&bytes| allocate(bytes)).collect()
+        };
+        let state =
+            sizes.variables.iter().map(|_| each(&sizes.state)).collect::<Result<Vec<_>>>()?;
+        let gradient = each(&sizes.gradient)?;
+        let weights = each(&sizes.weights)?;
+        let pairs = match sizes.pairs {
+            Some(bytes) => Some((allocate(bytes)?, allocate(bytes)?)),
+            None => None,
+        };
+        Ok(Self {
+            variables: sizes.variables,
+            state,
+            gradient,
+            weights,
+            pairs,
+            gradient_dtype: sizes.gradient_dtype,
+        })
+    }
+
+    /// Every buffer, for freeing.
+    pub fn all(&self) -> Vec<BufferId> {
+        let state = self.state.iter().flatten();
+        let pairs = self.pairs.iter().flat_map(|(indices, values)| [indices, values]);
+        state.chain(&self.gradient).chain(&self.weights).chain(pairs).copied().collect()
+    }
+
+    /// The buffer of a variable's piece.
+    pub fn of(&self, variable: Variable, piece: u32) -> Result<BufferId> {
+        let missing = || {
+            Error::Invalid(format!("no buffer for piece {piece} of {}", variable.name()))
+        };
+        if variable == Variable::Gradient {
+            return self.gradient.get(piece as usize).copied().ok_or_else(missing);
+        }
+        let index =
+            self.variables.iter().position(|&other| other == variable).ok_or_else(missing)?;
+        self.state[index].get(piece as usize).copied().ok_or_else(missing)
+    }
+
+    /// The same, `None` for a variable that the optimizer does not keep.
+    pub fn optional(&self, variable: Variable, piece: u32) -> Result<Option<BufferId>> {
+        if self.variables.contains(&variable) { self.of(variable, piece).map(Some) } else { Ok(None) }
+    }
+
+    /// The buffer that holds a piece's weights in the working format.
+    pub fn weights(&self, piece: u32) -> Option<BufferId> {
+        self.weights.get(piece as usize).copied()
+    }
+
+    /// Buffers of indices and values of kept pairs.
+    pub fn pairs(&self) -> Result<(BufferId, BufferId)> {
+        self.pairs.ok_or_else(|| Error::Invalid("no buffers for kept pairs".into()))
+    }
+
+    /// Where the update of a piece finds its gradient; `pairs` kept pairs when compressed.
+    pub fn gradient_source(&self, piece: u32, pairs: u64) -> Result<GradientSource> {
+        let buffer = self.of(Variable::Gradient, piece)?;
+        Ok(match self.pairs {
+            Some((indices, values)) => GradientSource::Pairs { indices, values, pairs, dense: buffer },
+            None => GradientSource::Dense { buffer, dtype: self.gradient_dtype },
+        })
+    }
+}

@@ -1,0 +1,399 @@
+//! The work behind the tasks of an update graph.
+
+use nearfield_runtime::device::{BufferRange, UpdateCall};
+use nearfield_runtime::exec::Work;
+use nearfield_runtime::graph::Task;
+use nearfield_runtime::kernels::{self, Scalars, Segment, UpdateSums};
+use nearfield_runtime::layout::Part;
+use nearfield_runtime::store::{SlotMove, StepRecord};
+use nearfield_runtime::types::{DType, Variable};
+use nearfield_runtime::{Error, Result};
+use parking_lot::Mutex;
+
+use super::buffers::BufferSet;
+use super::{DriveUnit, OffloadEngine};
+use crate::offload::plan::{Action, PieceRange, Plan};
+
+/// Everything that one run of an update graph needs.
+pub(super) struct UpdateWork<'a> {
+    engine: &'a OffloadEngine,
+    plan: &'a Plan,
+    record: &'a StepRecord,
+    /// Scalars of each parameter group.
+    scalars: Vec<Scalars>,
+    /// Whether the intents are on the drives already (an interrupted step is redone).
+    redo: bool,
+    /// Where each part goes, known once its drive has the intent.
+    moves: Vec<Mutex<Option<SlotMove>>>,
+    /// Checksums of each part, added up over its pieces.
+    sums: Vec<Mutex<UpdateSums>>,
+}
+
+impl<'a> UpdateWork<'a> {
+    pub fn new(
+        engine: &'a OffloadEngine,
+        plan: &'a Plan,
+        record: &'a StepRecord,
+        redo: bool,
+    ) -> Self {
+        let optimizer = engine.options.optimizer;
+        let scalars = record
+            .groups
+            .iter()
+            .map(|group| Scalars::new(optimizer, group, record.step, record.unscale))
+            .collect();
+        let parts = engine.layout.parts.len();
+        Self {
+            engine,
+            plan,
+            record,
+            scalars,
+            redo,
+            moves: (0..parts).map(|_| Mutex::new(None)).collect(),
+            sums: (0..parts).map(|_| Mutex::new(UpdateSums::default())).collect(),
+        }
+    }
+
+    fn part(&self, part: usize) -> Part {
+        self.engine.layout.parts[part]
+    }
+
+    fn drive(&self, part: usize) -> &DriveUnit {
+        self.engine.drive(self.part(part).drive)
+    }
+
+    fn slots(&self, part: usize) -> Result<SlotMove> {
+        self.moves[part].lock().ok_or_else(|| Error::Invalid(format!("part {part} has no slot to go to")))
+    }
+
+    /// The drive's buffers: beside the drive or in host memory.
+    fn with_buffers<T>(
+        &self,
+        part: usize,
+        set: u32,
+        work: impl FnOnce(&BufferSet) -> Result<T>,
+    ) -> Result<T> {
+        let unit = self.drive(part);
+        let buffers = match &self.engine.host {
+            Some(host) => host.set(set, self.part(part).drive)?.clone(),
+            None => unit
+                .buffers
+                .lock()
+                .clone()
+                .ok_or_else(|| Error::Invalid(format!("part {part} has no buffers")))?,
+        };
+        work(&buffers)
+    }
+
+    fn intent(&self, drive: u32) -> Result<()> {
+        let store = &self.engine.drive(drive).store;
+        if !self.redo {
+            store.intent(self.record)?;
+        }
+        for slot_move in store.begin_update(self.record.step)? {
+            *self.moves[slot_move.part].lock() = Some(slot_move);
+        }
+        Ok(())
+    }
+
+    /// Offset in the slot file of a piece of the part's old or new state.
+    fn slot_offset(&self, range: PieceRange, variable: Variable, slot: u32) -> Result<u64> {
+        let start = self.drive(range.part).store.data_offset(slot, variable)?;
+        Ok(start + range.offset * 4)
+    }
+
+    fn load(&self, range: PieceRange, variable: Variable, set: u32) -> Result<()> {
+        let unit = self.drive(range.part);
+        let (file, offset, width) = if variable == Variable::Gradient {
+            let width = self.engine.options.gradient_dtype.bytes();
+            let start = unit.store.gradient_offset(range.part, variable)?;
+            (unit.store.gradients_file(), start + range.offset * width, width)
+        } else {
+            let slot = self.slots(range.part)?.from_slot;
+            (unit.store.slots_file(), self.slot_offset(range, variable, slot)?, 4)
+        };
+        let bytes = range.elements * width;
+        self.with_buffers(range.part, set, |buffers| {
+            let buffer = buffers.of(variable, range.piece)?;
+            match &self.engine.host {
+                Some(host) => {
+                    let mut memory = host.bank.write(buffer)?;
+                    let bounds = host.bank.bounds(BufferRange::start_of(buffer, bytes), memory.len())?;
+                    unit.device.storage_to_host(file, offset, &mut memory[bounds])
+                }
+                None => unit.device.storage_to_local(file, offset, BufferRange::start_of(buffer, bytes)),
+            }
+        })
+    }
+
+    /// Reads kept pairs and checks them at once: the kernel sees only the pieces they fall into.
+    fn load_pairs(&self, part: usize) -> Result<()> {
+        let unit = self.drive(part);
+        let info = unit.store.gradient_info(part)?;
+        self.with_buffers(part, 0, |buffers| {
+            let (indices, values) = buffers.pairs()?;
+            let both = [(Variable::GradientIndex, indices), (Variable::GradientValue, values)];
+            for ((variable, buffer), expected) in both.into_iter().zip(info.checksums) {
+                let bytes = unit.store.gradient_bytes(part, variable)?;
+                let offset = unit.store.gradient_offset(part, variable)?;
+                let range = BufferRange::start_of(buffer, bytes);
+                unit.device.storage_to_local(unit.store.gradients_file(), offset, range)?;
+                let found = unit.device.checksum(range)?;
+                if found != expected {
+                    return Err(self.corrupt(part, variable, expected, found));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn update(&self, range: PieceRange, set: u32) -> Result<()> {
+        let engine = self.engine;
+        let part = self.part(range.part);
+        if let Some(state) = &engine.memory {
+            let segments = self.segments(range);
+            return engine.with_scratch(range.elements, |copy| {
+                let dtype = engine.options.weights_dtype;
+                state.update(range.part, &segments, copy, dtype, engine.isa, &engine.pool)?;
+                match dtype {
+                    DType::Fp32 => {
+                        let state = state.part(range.part);
+                        let param = &state.variables[0][..part.elements as usize];
+                        engine.publish_f32(part.start, param)
+                    }
+                    _ => engine.publish_bits(part.start, &copy[..part.elements as usize]),
+                }
+            });
+        }
+        let unit = self.drive(range.part);
+        let segments = self.segments(range);
+        let pairs = if engine.options.compressed() {
+            unit.store.gradient_info(range.part)?.count
+        } else {
+            0
+        };
+        let sums = self.with_buffers(range.part, set, |buffers| {
+            let weights = buffers.weights(range.piece).map(|id| (id, engine.options.weights_dtype));
+            let call = UpdateCall {
+                optimizer: engine.options.optimizer,
+                segments: &segments,
+                first_element: range.offset,
+                elements: range.elements,
+                gradient: buffers.gradient_source(range.piece, pairs)?,
+                param: buffers.of(Variable::Param, range.piece)?,
+                exp_avg: buffers.optional(Variable::ExpAvg, range.piece)?,
+                exp_avg_sq: buffers.optional(Variable::ExpAvgSq, range.piece)?,
+                weights,
+            };
+            match &engine.host {
+                Some(host) => {
+                    let sums = host.bank.update(&call, engine.isa, Some(&engine.pool))?;
+                    self.publish_from_host(range, buffers)?;
+                    Ok(sums)
+                }
+                None => unit.device.update(&call),
+            }
+        })?;
+        self.sums[range.part].lock().add(&sums);
+        Ok(())
+    }
+
+    /// The runs of equal hyper-parameters among the real elements of a piece.
+    fn segments(&self, range: PieceRange) -> Vec<Segment> {
+        let real = self.real_elements(range);
+        self.engine
+            .model
+            .group_runs(self.part(range.part).start + range.offset, real)
+            .into_iter()
+            .map(|(group, elements)| Segment {
+                elements: elements as usize,
+                scalars: self.scalars[group],
+            })
+            .collect()
+    }
+
+    fn real_elements(&self, range: PieceRange) -> u64 {
+        self.part(range.part).elements.saturating_sub(range.offset).min(range.elements)
+    }
+
+    /// Baselines: the kernel's output in host memory becomes the working weights.
+    fn publish_from_host(&self, range: PieceRange, buffers: &BufferSet) -> Result<()> {
+        let Some(host) = &self.engine.host else { return Ok(()) };
+        let real = self.real_elements(range) as usize;
+        let first = self.part(range.part).start + range.offset;
+        match buffers.weights(range.piece) {
+            Some(buffer) => {
+                let memory = host.bank.read(buffer)?;
+                self.engine.publish_bits(first, &memory.as_u16()[..real])
+            }
+            None => {
+                let memory = host.bank.read(buffers.of(Variable::Param, range.piece)?)?;
+                self.engine.publish_f32(first, &memory.as_f32()[..real])
+            }
+        }
+    }
+
+    fn store(&self, range: PieceRange, variable: Variable, set: u32) -> Result<()> {
+        let unit = self.drive(range.part);
+        let slot = self.slots(range.part)?.to_slot;
+        let offset = self.slot_offset(range, variable, slot)?;
+        let file = unit.store.slots_file();
+        let bytes = range.elements * 4;
+        self.with_buffers(range.part, set, |buffers| {
+            let buffer = buffers.of(variable, range.piece)?;
+            match &self.engine.host {
+                Some(host) => {
+                    let memory = host.bank.read(buffer)?;
+                    let bounds = host.bank.bounds(BufferRange::start_of(buffer, bytes), memory.len())?;
+                    unit.device.host_to_storage(&memory[bounds], file, offset)
+                }
+                None => unit.device.local_to_storage(BufferRange::start_of(buffer, bytes), file, offset),
+            }
+        })
+    }
+
+    /// Checks all that the update of a part has read, then makes its new slot valid.
+    fn seal(&self, part: usize) -> Result<()> {
+        let unit = self.drive(part);
+        let sums = *self.sums[part].lock();
+        if !self.engine.options.compressed() {
+            let expected = unit.store.gradient_info(part)?.checksums[0];
+            if sums.gradient_in != expected {
+                return Err(self.corrupt(part, Variable::Gradient, expected, sums.gradient_in));
+            }
+        }
+        let variables = self.engine.options.optimizer.variables();
+        let expected = unit.store.expected(part)?.checksums;
+        let mut written = Vec::with_capacity(variables.len());
+        for (&variable, expected) in variables.iter().zip(expected) {
+            let (read, new) = match variable {
+                Variable::Param => (sums.param_in, sums.param_out),
+                Variable::ExpAvg => (sums.m_in, sums.m_out),
+                _ => (sums.v_in, sums.v_out),
+            };
+            if read != expected {
+                return Err(self.corrupt(part, variable, expected, read));
+            }
+            written.push(new);
+        }
+        unit.store.seal(part, self.slots(part)?.to_slot, self.record.step, &written)
+    }
+
+    fn corrupt(&self, part: usize, variable: Variable, expected: u64, found: u64) -> Error {
+        let store = &self.drive(part).store;
+        Error::Corrupt {
+            drive: store.drive(),
+            path: store.path().to_path_buf(),
+            subgroup: self.part(part).subgroup,
+            variable: variable.name().to_owned(),
+            expected,
+            found,
+        }
+    }
+
+    /// Copies updated weights up; padding travels too, but goes nowhere.
+    fn fetch_weights(&self, range: PieceRange) -> Result<()> {
+        let engine = self.engine;
+        let unit = self.drive(range.part);
+        let width = engine.options.weights_dtype.bytes();
+        let first = self.part(range.part).start + range.offset;
+        let real = self.real_elements(range) * width;
+        self.with_buffers(range.part, 0, |buffers| {
+            let buffer = match buffers.weights(range.piece) {
+                Some(buffer) => buffer,
+                None => buffers.of(Variable::Param, range.piece)?,
+            };
+            engine.weights.fill(first * width, real as usize, |done, target| {
+                let bytes = target.len() as u64;
+                unit.device.local_to_host(BufferRange { buffer, offset: done as u64, bytes }, target)
+            })?;
+            let mut padding = [0; 4096];
+            let mut offset = real;
+            while offset < range.elements * width {
+                let bytes = (range.elements * width - offset).min(padding.len() as u64);
+                let target = &mut padding[..bytes as usize];
+                unit.device.local_to_host(BufferRange { buffer, offset, bytes }, target)?;
+                offset += bytes;
+            }
+            Ok(())
+        })
+    }
+
+    fn read_weights(&self, range: PieceRange, buffer: u32) -> Result<()> {
+        let unit = self.drive(range.part);
+        let slot = self.slots(range.part)?.to_slot;
+        let offset = self.slot_offset(range, Variable::Param, slot)?;
+        let mut memory = unit.weight_reads[buffer as usize].lock();
+        let bytes = range.elements as usize * 4;
+        unit.device.storage_to_host(unit.store.slots_file(), offset, &mut memory[..bytes])
+    }
+
+    fn cast_weights(&self, range: PieceRange, buffer: u32) -> Result<()> {
+        let memory = self.drive(range.part).weight_reads[buffer as usize].lock();
+        let real = self.real_elements(range) as usize;
+        let first = self.part(range.part).start + range.offset;
+        self.engine.publish_f32(first, &memory.as_f32()[..real])
+    }
+
+    fn allocate(&self, part: usize) -> Result<()> {
+        let unit = self.drive(part);
+        let engine = self.engine;
+        let elements = engine.layout.padded(part);
+        let sizes = super::buffers::BufferSizes::for_part(elements, &engine.layout, &engine.options);
+        let set = BufferSet::allocate(&sizes, &mut |bytes| unit.device.allocate(bytes))?;
+        *unit.buffers.lock() = Some(set);
+        Ok(())
+    }
+
+    fn release(&self, part: usize) -> Result<()> {
+        let unit = self.drive(part);
+        let set = unit.buffers.lock().take();
+        set.iter().flat_map(BufferSet::all).try_for_each(|buffer| unit.device.release(buffer))
+    }
+}
+
+impl Work for UpdateWork<'_> {
+    fn perform(&self, task: &Task) -> Result<()> {
+        match self.plan.actions[task.id.index()] {
+            Action::Intent { drive } => self.intent(drive),
+            Action::Finish { drive } => self.engine.drive(drive).store.finish_update(),
+            Action::Commit { drive } => self.engine.drive(drive).store.commit(),
+            Action::Allocate { part } => self.allocate(part),
+            Action::Release { part } => self.release(part),
+            Action::Load { range, variable, set } => self.load(range, variable, set),
+            Action::LoadPairs { part } => self.load_pairs(part),
+            Action::Update { range, set } => self.update(range, set),
+            Action::Store { range, variable, set } => self.store(range, variable, set),
+            Action::SealPart { part } => self.seal(part),
+            Action::FetchWeights { range } => self.fetch_weights(range),
+            Action::ReadWeights { range, buffer } => self.read_weights(range, buffer),
+            Action::CastWeights { range, buffer } => self.cast_weights(range, buffer),
+            other => Err(Error::Invalid(format!("{other:?} does not belong to an update"))),
+        }
+    }
+}
+
+/// Rounds fp32 weights to the bytes of another format.
+pub(super) fn round_into(dtype: DType, from: &[f32], to: &mut [u8]) {
+    match dtype {
+        DType::Fp32 => {
+            for (bytes, value) in to.chunks_exact_mut(4).zip(from) {
+                bytes.copy_from_slice(&value.to_le_bytes());
+            }
+        }
+        DType::Fp16 | DType::Bf16 => {
+            let mut bits = [0_u16; 1024];
+            for (to, from) in to.chunks_mut(2048).zip(from.chunks(1024)) {
+                let bits = &mut bits[..from.len()];
+                if dtype == DType::Fp16 {
+                    kernels::f32_to_f16(from, bits);
+                } else {
+                    kernels::f32_to_bf16(from, bits);
+                }
+                for (bytes, value) in to.chunks_exact_mut(2).zip(bits.iter()) {
+                    bytes.copy_from_slice(&value.to_le_bytes());
+                }
+            }
+        }
+    }
+}
