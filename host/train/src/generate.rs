@@ -109,7 +109,8 @@ fn choose(logits: &[f32], temperature: f64, draw: f64) -> Result<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Shape;
+    use crate::data::{Batch, BatchPlan};
+    use crate::model::{Shape, TiedGradient};
     use nearfield_runtime::types::DType;
     use tch::Device;
 
@@ -166,5 +167,58 @@ mod tests {
         assert_eq!(choose(&logits, 0.5, 0.21).unwrap(), 1);
         assert_eq!(choose(&[1.0, 3.0, 3.0], 0.0, 0.9).unwrap(), 1);
         assert!(choose(&[1.0, f32::NAN], 1.0, 0.0).is_err());
+    }
+
+    /// Data, passes and sampling together: Adam on the streamed gradients teaches the model a text that it then continues.
+    #[test]
+    fn a_trained_model_continues_the_text_it_learnt() {
+        let text = b"quick brown fox; ".repeat(20);
+        let shape = Shape { layers: 1, hidden: 32, heads: 2, vocab: 128, seq: 16, tied: true };
+        let model = Model::new(shape, DType::Fp32, Device::Cpu).unwrap();
+        let elements = model.tensors().elements() as usize;
+        let mut source = Host(vec![0.0; elements]);
+        model.tensors().initialise(3, 0, &mut source.0);
+        let (mut first, mut second) = (vec![0f32; elements], vec![0f32; elements]);
+        let plan = BatchPlan { seed: 1, sequences: 8, seq: 16 };
+        let mut losses = Vec::new();
+        for step in 0..150 {
+            let batch = plan.training(&text, step, 0);
+            let (loss, gradient) = gradient(&model, &source, &batch);
+            losses.push(loss);
+            let rate = 0.01 * (1.0 - 0.999f32.powi(step as i32 + 1)).sqrt();
+            for index in 0..elements {
+                let g = gradient[index];
+                first[index] = 0.9 * first[index] + 0.1 * g;
+                second[index] = 0.999 * second[index] + 0.001 * g * g;
+                source.0[index] -= rate * first[index] / (second[index].sqrt() + 1e-8);
+            }
+        }
+        assert!(losses[0] > 4.0 && losses[149] < 0.5, "{losses:?}");
+        let options = GenerateOptions { tokens: 24, temperature: 0.0, seed: 0 };
+        let prompt = &text[..16];
+        let added = generate(&model, &source, prompt, &options).unwrap();
+        assert_eq!(String::from_utf8_lossy(&added), String::from_utf8_lossy(&text[16..40]));
+    }
+
+    /// Loss and the flat gradient of one batch.
+    fn gradient(model: &Model, source: &Host, batch: &Batch) -> (f64, Vec<f32>) {
+        let mut flat = vec![0f32; source.0.len()];
+        let mut sink = |first: u64, gradient: &tch::Tensor| {
+            let to = &mut flat[first as usize..first as usize + gradient.numel()];
+            gradient.copy_data(to, gradient.numel());
+            Ok(())
+        };
+        let (inputs, targets) = model.batch(batch).unwrap();
+        let load = |unit| model.load(unit, source).unwrap();
+        let embedded = model.forward(&load(Unit::Embed), &inputs).unwrap();
+        let block = load(Unit::Block(0));
+        let hidden = model.forward(&block, &embedded).unwrap();
+        let mut tied = TiedGradient::default();
+        let (loss, grad) = model
+            .backward_head(&load(Unit::Head), &hidden, &targets, 1.0, &mut tied, &mut sink)
+            .unwrap();
+        let grad = model.backward_block(&block, &embedded, &grad, &mut sink).unwrap();
+        model.backward_embed(&inputs, &grad, &mut tied, &mut sink).unwrap();
+        (loss, flat)
     }
 }

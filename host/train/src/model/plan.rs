@@ -133,7 +133,8 @@ mod tests {
         let table = list.tensors()[0].range();
         assert_eq!(plans[4].reads[0], table);
         assert!(!plans[4].completes.contains(&table));
-        assert_eq!(plans[0].completes, [0..(11 + 5) * 6]);
+        let both_tables = 0..(11 + 5) * 6;
+        assert_eq!(plans[0].completes, std::slice::from_ref(&both_tables));
     }
 
     #[test]
