@@ -89,7 +89,7 @@ fn pattern(kind: u64, elements: usize, seed: u64) -> Vec<f32> {
             5 => i as f32 / scale,
             6 => (elements - i) as f32 / scale - 0.5,
             // Mostly zero, with fewer others than are kept or a few more.
-            7 => [0.0, normal()][usize::from(bits() % 150 == 0)],
+            7 => [0.0, normal()][usize::from(bits().is_multiple_of(150))],
             8 => f32::from_bits(bits() & 0x807f_ffff),
             9 => [normal(), f32::NAN, f32::NEG_INFINITY][(bits() % 50).saturating_sub(47) as usize],
             // The great ones all at one end.
