@@ -1,8 +1,8 @@
-//! The whole gradient as the place to search in.
+//! Where the search for the k-th magnitude takes place, and the whole gradient as such a place.
 
 use super::element::Element;
 use super::lanes::{self, BLOCK, Lanes, Positions, Tally};
-use super::place::{Share, Writer};
+use super::place::Writer;
 use super::threshold::{Counts, Digit};
 
 /// Something that holds elements in blocks of ascending index: the whole gradient or its candidates.
@@ -19,12 +19,13 @@ pub(super) trait Source<T: Element>: Sync {
     /// Counts the elements of `block` above `magnitude` and equal to it.
     fn tally(&self, block: usize, magnitude: u32) -> Tally;
 
-    /// Writes the pairs of `block` above `threshold`, and the first `share.equal` of those equal to it.
+    /// Writes the pairs of `block` above `threshold` and the first `equal` of those equal to it, which are as many as
+    /// `out` has places.
     fn emit(
         &self,
         block: usize,
         threshold: u32,
-        share: Share,
+        equal: u32,
         out: Writer<'_, T>,
         scratch: &mut Positions,
     );
@@ -39,13 +40,13 @@ pub(super) struct Dense<'a, T> {
 
 impl<'a, T: Element> Dense<'a, T> {
     /// Index of the first element of `block`.
-    pub fn first(&self, block: usize) -> usize {
-        block * BLOCK
+    pub fn first(&self, block: usize) -> u32 {
+        (block * BLOCK) as u32
     }
 
     /// The elements of `block`.
     pub fn block(&self, block: usize) -> &'a [T] {
-        let first = self.first(block);
+        let first = block * BLOCK;
         &self.gradient[first..self.gradient.len().min(first + BLOCK)]
     }
 }
@@ -71,23 +72,26 @@ impl<T: Element> Source<T> for Dense<'_, T> {
         &self,
         block: usize,
         threshold: u32,
-        share: Share,
-        mut out: Writer<'_, T>,
+        equal: u32,
+        out: Writer<'_, T>,
         scratch: &mut Positions,
     ) {
         let (elements, first) = (self.block(block), self.first(block));
-        let bound = threshold + u32::from(share.equal == 0);
-        let count = T::positions(self.lanes, elements, bound, scratch);
-        let mut equal = share.equal;
-        for &position in &scratch.0[..count] {
-            let element = elements[position as usize];
-            if element.magnitude() == threshold {
-                if equal == 0 {
-                    continue;
-                }
-                equal -= 1;
+        // Without equal ones to take, they need not be found either.
+        let bound = threshold + u32::from(equal == 0);
+        let found = T::positions(self.lanes, elements, bound, scratch);
+        let mut left = equal;
+        let chosen = scratch.0[..found].iter().filter(|&&position| {
+            if elements[position as usize].magnitude() > threshold {
+                return true;
             }
-            out.push(first as u32 + position, element);
+            let take = left > 0;
+            left -= u32::from(take);
+            take
+        });
+        for ((&position, index), value) in chosen.zip(out.indices).zip(out.values) {
+            *index = first + position;
+            *value = elements[position as usize];
         }
     }
 }

@@ -15,6 +15,7 @@
 //! When the bound was too high (fewer than `k` candidates) or the candidates are too many (ties, all equal, a
 //! large `k`), the same search runs over the whole gradient instead: at most six passes, the same result.
 
+mod bins;
 mod candidates;
 mod crew;
 mod dense;

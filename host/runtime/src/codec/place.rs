@@ -8,34 +8,23 @@ use super::lanes::{Positions, Tally};
 /// What one block contributes to the output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Share {
-    /// Pairs of all blocks before.
+    /// Pairs of all blocks before; set by [`settle`].
     pub before: u32,
-    /// Pairs of this block.
+    /// Pairs of this block: first those above the threshold, after [`settle`] also the equal ones.
     pub pairs: u32,
-    /// How many of them are equal to the threshold.
+    /// Elements equal to the threshold: first all, after [`settle`] those taken.
     pub equal: u32,
 }
 
-/// The next free places of the output.
+/// The output places of one block.
 #[derive(Debug)]
 pub(super) struct Writer<'a, T> {
     pub indices: &'a mut [u32],
     pub values: &'a mut [T],
-    pub used: usize,
 }
 
-impl<T> Writer<'_, T> {
-    #[inline(always)]
-    pub fn push(&mut self, index: u32, value: T) {
-        self.indices[self.used] = index;
-        self.values[self.used] = value;
-        self.used += 1;
-    }
-}
-
-/// Fills `shares`, one for each block of `source`, for the `k` pairs from `threshold` up; equal ones with a lower
-/// index come first. Returns false, with `shares` in no useful state, when more than `k` elements are above
-/// `threshold` or fewer reach it.
+/// Fills `shares`, one for each block of `source`, for the `k` pairs from `threshold` up. Returns false when that is
+/// not the k-th magnitude, see [`settle`].
 pub(super) fn place<T: Element, S: Source<T>>(
     crew: &Crew,
     source: &S,
@@ -43,7 +32,38 @@ pub(super) fn place<T: Element, S: Source<T>>(
     k: usize,
     shares: &mut [Share],
 ) -> bool {
-    crew.run(|| count(crew, source, threshold, 0, shares));
+    let tally = |block| {
+        let Tally { greater, equal } = source.tally(block, threshold);
+        Share { before: 0, pairs: greater, equal }
+    };
+    fill(crew, shares, S::LEAF, 0, &tally);
+    settle(shares, k)
+}
+
+/// Sets each of `shares`, which belong to the blocks from `first` on, to `share` of its block.
+pub(super) fn fill(
+    crew: &Crew,
+    shares: &mut [Share],
+    leaf: usize,
+    first: usize,
+    share: &(impl Fn(usize) -> Share + Sync),
+) {
+    let Some(half) = split(shares.len(), leaf) else {
+        for (offset, place) in shares.iter_mut().enumerate() {
+            *place = share(first + offset);
+        }
+        return;
+    };
+    let (left, right) = shares.split_at_mut(half);
+    crew.join(
+        || fill(crew, left, leaf, first, share),
+        || fill(crew, right, leaf, first + half, share),
+    );
+}
+
+/// Turns the counts above and at a threshold into places for `k` pairs; of equal elements those of lower index are
+/// taken. Returns false, with `shares` unchanged, when more than `k` elements are above the threshold or fewer reach it.
+pub(super) fn settle(shares: &mut [Share], k: usize) -> bool {
     let (mut greater, mut equal) = (0_u64, 0_u64);
     for share in shares.iter() {
         greater += u64::from(share.pairs);
@@ -64,42 +84,9 @@ pub(super) fn place<T: Element, S: Source<T>>(
     true
 }
 
-/// Counts into `shares`, which belong to the blocks from `first` on, what is above the threshold (as `pairs`) and
-/// equal to it.
-fn count<T: Element, S: Source<T>>(
-    crew: &Crew,
-    source: &S,
-    threshold: u32,
-    first: usize,
-    shares: &mut [Share],
-) {
-    if let Some(half) = split(shares.len(), S::LEAF) {
-        let (left, right) = shares.split_at_mut(half);
-        crew.join(
-            || count(crew, source, threshold, first, left),
-            || count(crew, source, threshold, first + half, right),
-        );
-        return;
-    }
-    for (offset, share) in shares.iter_mut().enumerate() {
-        let Tally { greater, equal } = source.tally(first + offset, threshold);
-        *share = Share { before: 0, pairs: greater, equal };
-    }
-}
-
-/// Writes the pairs that `shares` has placed. `indices` and `values` have the room for exactly all of them.
+/// Writes the pairs that `shares`, of the blocks from `first` on, have places for. `indices` and `values` begin with
+/// the first block's place and end after the last one's.
 pub(super) fn write<T: Element, S: Source<T>>(
-    crew: &Crew,
-    source: &S,
-    threshold: u32,
-    shares: &[Share],
-    indices: &mut [u32],
-    values: &mut [T],
-) {
-    crew.run(|| write_from(crew, source, threshold, 0, shares, indices, values));
-}
-
-fn write_from<T: Element, S: Source<T>>(
     crew: &Crew,
     source: &S,
     threshold: u32,
@@ -114,24 +101,45 @@ fn write_from<T: Element, S: Source<T>>(
         let (indices, right_indices) = indices.split_at_mut(pairs);
         let (values, right_values) = values.split_at_mut(pairs);
         crew.join(
-            || write_from(crew, source, threshold, first, left, indices, values),
+            || write(crew, source, threshold, first, left, indices, values),
             || {
                 let first = first + half;
-                write_from(crew, source, threshold, first, right, right_indices, right_values);
+                write(crew, source, threshold, first, right, right_indices, right_values);
             },
         );
         return;
     }
     let mut scratch = Positions::new();
-    let base = shares.first().map_or(0, |share| share.before);
-    for (offset, &share) in shares.iter().enumerate() {
-        if share.pairs == 0 {
-            continue;
+    let (mut indices, mut values) = (indices, values);
+    for (offset, &share) in shares.iter().enumerate().filter(|(_, share)| share.pairs > 0) {
+        let (block_indices, later_indices) = indices.split_at_mut(share.pairs as usize);
+        let (block_values, later_values) = values.split_at_mut(share.pairs as usize);
+        let out = Writer { indices: block_indices, values: block_values };
+        source.emit(first + offset, threshold, share.equal, out, &mut scratch);
+        (indices, values) = (later_indices, later_values);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares(counts: &[(u32, u32)]) -> Vec<Share> {
+        counts.iter().map(|&(pairs, equal)| Share { before: 0, pairs, equal }).collect()
+    }
+
+    #[test]
+    fn equal_elements_are_taken_from_the_first_blocks() {
+        let mut some = shares(&[(1, 2), (0, 3), (2, 4)]);
+        assert!(settle(&mut some, 7));
+        let expected = [(0, 3, 2), (3, 2, 2), (5, 2, 0)];
+        assert_eq!(some, expected.map(|(before, pairs, equal)| Share { before, pairs, equal }));
+    }
+
+    #[test]
+    fn a_threshold_that_is_not_the_kth_magnitude_is_refused() {
+        for (k, right) in [(0, false), (2, false), (3, true), (12, true), (13, false)] {
+            assert_eq!(settle(&mut shares(&[(1, 2), (0, 3), (2, 4)]), k), right, "{k}");
         }
-        let from = (share.before - base) as usize;
-        let range = from..from + share.pairs as usize;
-        let out =
-            Writer { indices: &mut indices[range.clone()], values: &mut values[range], used: 0 };
-        source.emit(first + offset, threshold, share, out, &mut scratch);
     }
 }

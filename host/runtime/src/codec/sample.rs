@@ -1,15 +1,22 @@
-//! A lower bound of the k-th magnitude, guessed from a sample.
+//! Bounds of the k-th magnitude, guessed from a sample.
 
 use super::element::Element;
 
-/// Elements looked at. More of them narrow the margin, fewer are faster to fetch from all over the gradient.
-const SAMPLES: usize = 16_384;
+/// Gradients shorter than this are not worth a sample.
+const SHORTEST: usize = 32_768;
 
-/// Gradients shorter than this many samples are searched as they are.
-const SHORTEST: usize = 8 * SAMPLES;
+/// One in so many elements is looked at, within the limits below. More of them narrow the margin, fewer are faster
+/// to fetch from all over the gradient.
+const PERIOD: usize = 1024;
 
-/// Standard deviations of the sampled count between the guess and the k-th magnitude.
-const MARGIN: f64 = 5.0;
+/// Least number of elements looked at.
+const SAMPLES_MIN: usize = 2048;
+
+/// Greatest number of elements looked at.
+const SAMPLES_MAX: usize = 16_384;
+
+/// Standard deviations of the sampled count between a guess and the k-th magnitude.
+const MARGIN: f64 = 4.0;
 
 /// The sample's memory.
 #[derive(Debug)]
@@ -17,49 +24,77 @@ pub(super) struct Sample {
     magnitudes: Vec<u32>,
 }
 
+/// Magnitudes between which the k-th most likely lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Bracket {
+    /// At least `k` elements should reach this, and few more.
+    pub lower: u32,
+    /// Fewer than `k` elements should exceed this; not less than `lower`.
+    pub upper: u32,
+}
+
 impl Sample {
     pub fn new() -> Self {
-        Self { magnitudes: vec![0; SAMPLES] }
+        Self { magnitudes: vec![0; SAMPLES_MAX] }
     }
 
-    /// A magnitude that, for all but about one in a million samples, at least `k` elements reach and few more.
+    /// Guesses where the k-th magnitude lies; a guess is wrong for about one in ten thousand gradients.
     ///
-    /// None when the gradient is too short to be worth it or when more than `capacity` elements would reach it.
-    pub fn bound<T: Element>(&mut self, gradient: &[T], k: usize, capacity: usize) -> Option<u32> {
+    /// None when the gradient is too short to be worth it or when more than `capacity` elements would reach the
+    /// lower bound.
+    pub fn bracket<T: Element>(
+        &mut self,
+        gradient: &[T],
+        k: usize,
+        capacity: usize,
+    ) -> Option<Bracket> {
         let elements = gradient.len();
         if elements < SHORTEST {
             return None;
         }
-        let expected = k as f64 * SAMPLES as f64 / elements as f64;
-        let rank = (expected + MARGIN * expected.sqrt() + MARGIN).ceil() as usize;
+        let samples = samples(elements);
+        let share = samples as f64 / elements as f64;
+        let expected = k as f64 * share;
+        let margin = MARGIN * (expected.sqrt() + 1.0);
+        let rank = (expected + margin).ceil();
         // One in eight of the capacity is left for the error of the sample.
-        if rank as f64 * elements as f64 / SAMPLES as f64 > capacity as f64 * 0.875 {
+        if rank > samples as f64 || rank / share > capacity as f64 * 0.875 {
             return None;
         }
-        for (magnitude, position) in self.magnitudes.iter_mut().zip(positions(elements)) {
+        let magnitudes = &mut self.magnitudes[..samples];
+        for (magnitude, position) in magnitudes.iter_mut().zip(positions(elements)) {
             *magnitude = gradient[position].magnitude();
         }
-        let last = SAMPLES.checked_sub(rank)?;
-        Some(*self.magnitudes.select_nth_unstable(last).1)
+        let rank = rank as usize;
+        let (_, &mut lower, greater) = magnitudes.select_nth_unstable(samples - rank);
+        let upper_rank = ((expected - margin).max(1.0) as usize).min(greater.len());
+        let upper = match greater.len() - upper_rank {
+            _ if greater.is_empty() => lower,
+            place => *greater.select_nth_unstable(place).1,
+        };
+        Some(Bracket { lower, upper })
     }
 }
 
-/// Where a gradient of `elements` is sampled: once in each of equal runs, at a fixed pseudo-random offset. So
-/// sorted gradients are sampled evenly, and periods in them do not fall in step with the sample.
-pub(super) fn positions(elements: usize) -> impl Iterator<Item = usize> {
-    let stride = elements as u64 / SAMPLES as u64;
-    (0..SAMPLES as u64).map(move |number| {
-        let first = number * elements as u64 / SAMPLES as u64;
-        (first + scramble(number) % stride) as usize
-    })
+/// How many elements of a gradient are looked at.
+fn samples(elements: usize) -> usize {
+    (elements / PERIOD).clamp(SAMPLES_MIN, SAMPLES_MAX)
 }
 
-/// A well-mixed function of `number` (the finalizer of SplitMix64).
+/// Where a gradient is sampled: once in each of equal runs, at a fixed pseudo-random offset. So sorted gradients
+/// are sampled evenly, and periods in them do not fall in step with the sample.
+pub(super) fn positions(elements: usize) -> impl Iterator<Item = usize> {
+    let samples = samples(elements) as u64;
+    let stride = elements as u64 / samples;
+    (0..samples).map(move |number| (number * stride + ((scramble(number) * stride) >> 32)) as usize)
+}
+
+/// A well-mixed 32-bit function of `number` (the finalizer of SplitMix64).
 fn scramble(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (mixed ^ mixed >> 31) >> 1
+    mixed >> 32
 }
 
 #[cfg(test)]
@@ -67,22 +102,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bound_is_reached_by_the_k_wanted_and_few_more() {
-        let elements = 1_000_003;
-        let gradient: Vec<f32> = (0..elements).map(|i| scramble(i) as f32).collect();
-        for k in [1, 1000, 10_000, 100_000] {
-            let bound = Sample::new().bound(&gradient, k, gradient.len()).unwrap();
-            let reached = gradient.iter().filter(|x| x.magnitude() >= bound).count();
-            assert!(reached >= k, "{reached} of {k}");
-            assert!(reached <= 2 * k + 3000, "{reached} of {k}");
+    fn bracket_holds_the_kth_magnitude_and_few_more() {
+        for elements in [40_000, 1_000_003, 3_000_000] {
+            let gradient: Vec<f32> = (0..elements).map(|i| scramble(i) as f32).collect();
+            for k in [1, 1000, 10_000] {
+                let bracket = Sample::new().bracket(&gradient, k, gradient.len()).unwrap();
+                let count = |from| gradient.iter().filter(|x| x.magnitude() >= from).count();
+                let reached = count(bracket.lower);
+                assert!(reached >= k, "{reached} of {k}");
+                let most = 2 * k + 20 * elements as usize / samples(elements as usize);
+                assert!(reached <= most, "{reached} of {k}");
+                if k > 1000 {
+                    assert!(count(bracket.upper + 1) < k);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn positions_lie_in_the_gradient_and_ascend() {
+        for elements in [SHORTEST, 100_000, 5_000_001] {
+            let all: Vec<usize> = positions(elements).collect();
+            assert_eq!(all.len(), samples(elements));
+            assert!(all.is_sorted() && all[all.len() - 1] < elements);
         }
     }
 
     #[test]
     fn short_gradients_and_large_counts_are_not_sampled() {
         let gradient = vec![1.0_f32; SHORTEST];
-        assert!(Sample::new().bound(&gradient[1..], 10, SHORTEST).is_none());
-        assert!(Sample::new().bound(&gradient, SHORTEST / 2, SHORTEST / 8).is_none());
-        assert_eq!(Sample::new().bound(&gradient, 10, SHORTEST), Some(1.0_f32.to_bits()));
+        assert!(Sample::new().bracket(&gradient[1..], 10, SHORTEST).is_none());
+        assert!(Sample::new().bracket(&gradient, SHORTEST / 2, SHORTEST / 8).is_none());
+        assert!(Sample::new().bracket(&gradient, SHORTEST - 1, usize::MAX).is_none());
+        let one = 1.0_f32.to_bits();
+        assert_eq!(
+            Sample::new().bracket(&gradient, 10, SHORTEST),
+            Some(Bracket { lower: one, upper: one })
+        );
     }
 }

@@ -10,6 +10,9 @@ const DIGIT_BITS: u32 = 11;
 /// How many elements have each value of a digit.
 pub(super) type Counts = [u32; 1 << DIGIT_BITS];
 
+/// Nothing counted yet.
+pub(super) const NO_COUNTS: Counts = [0; 1 << DIGIT_BITS];
+
 /// A digit of the magnitudes that begin with known higher digits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Digit {
@@ -53,23 +56,24 @@ pub(super) fn threshold<T: Element, S: Source<T>>(crew: &Crew, source: &S, k: us
 }
 
 fn histogram<T: Element, S: Source<T>>(crew: &Crew, source: &S, digit: Digit) -> Counts {
-    crew.run(|| {
-        crew.reduce(
-            0..source.blocks(),
-            S::LEAF,
-            &|blocks| {
-                let mut counts: Counts = [0; 1 << DIGIT_BITS];
-                for block in blocks {
-                    source.histogram(block, digit, &mut counts);
-                }
-                counts
-            },
-            &|mut left, right| {
-                for (left, right) in left.iter_mut().zip(right) {
-                    *left += right;
-                }
-                left
-            },
-        )
-    })
+    crew.reduce(
+        0..source.blocks(),
+        S::LEAF,
+        &|blocks| {
+            let mut counts = NO_COUNTS;
+            for block in blocks {
+                source.histogram(block, digit, &mut counts);
+            }
+            counts
+        },
+        &add,
+    )
+}
+
+/// The counts of both.
+pub(super) fn add(mut left: Counts, right: Counts) -> Counts {
+    for (left, right) in left.iter_mut().zip(right) {
+        *left += right;
+    }
+    left
 }

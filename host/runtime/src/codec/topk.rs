@@ -1,6 +1,6 @@
 //! Exact selection of the elements of greatest magnitude.
 
-use super::candidates::{Candidates, Gathered};
+use super::candidates::Candidates;
 use super::crew::Crew;
 use super::dense::{Dense, Source};
 use super::element::Element;
@@ -120,42 +120,47 @@ impl TopK {
         indices: &mut [u32],
         values: &mut [T],
     ) {
-        let alone = Crew::alone();
-        let crew = if gradient.len() <= SMALL { &alone } else { &self.crew };
-        let dense = Dense { gradient, lanes: self.lanes };
-        let shares = &mut self.shares[..dense.blocks()];
-        if let Some(bound) = self.sample.bound(gradient, k, self.candidates.capacity()) {
-            match self.candidates.gather(crew, dense, bound) {
-                Gathered::All(found) if found.len() >= k => {
-                    return search(crew, &found, k, shares, indices, values);
-                }
-                Gathered::All(_) => {}
-                // So many reach the bound that most are likely equal to it: it may be the k-th magnitude itself,
-                // as in a gradient that is mostly zero.
-                Gathered::TooMany => {
-                    if place::place(crew, &dense, bound, k, shares) {
-                        return place::write(crew, &dense, bound, shares, indices, values);
+        let crew = if gradient.len() <= SMALL { Crew::alone() } else { self.crew.clone() };
+        crew.run(|| {
+            let dense = Dense { gradient, lanes: self.lanes };
+            let shares = &mut self.shares[..dense.blocks()];
+            if let Some(bracket) = self.sample.bracket(gradient, k, self.candidates.capacity()) {
+                match self.candidates.gather(&crew, dense, bracket) {
+                    Some(mut found) if found.list.len() >= k => {
+                        let list = found.list;
+                        let threshold = found
+                            .place::<T>(&crew, k, shares)
+                            .unwrap_or_else(|| search::<T, _>(&crew, &list, k, shares));
+                        return place::write(&crew, &list, threshold, 0, shares, indices, values);
+                    }
+                    Some(_) => {}
+                    // So many reach the lower bound that most are likely equal to it: it may be the k-th
+                    // magnitude itself, as in a gradient that is mostly zero.
+                    None => {
+                        let guess = bracket.lower;
+                        if place::place(&crew, &dense, guess, k, shares) {
+                            return place::write(&crew, &dense, guess, 0, shares, indices, values);
+                        }
                     }
                 }
             }
-        }
-        search(crew, &dense, k, shares, indices, values);
+            let threshold = search(&crew, &dense, k, shares);
+            place::write(&crew, &dense, threshold, 0, shares, indices, values);
+        });
     }
 }
 
-/// Selects `k` elements of `source`, which has at least as many and all that may be selected.
+/// Finds the k-th magnitude of `source`, which has at least `k` elements, and places the pairs in `shares`.
 fn search<T: Element, S: Source<T>>(
     crew: &Crew,
     source: &S,
     k: usize,
     shares: &mut [Share],
-    indices: &mut [u32],
-    values: &mut [T],
-) {
+) -> u32 {
     let threshold = threshold(crew, source, k);
     let exact = place::place(crew, source, threshold, k, shares);
     assert!(exact, "the radix search ends at the k-th magnitude");
-    place::write(crew, source, threshold, shares, indices, values);
+    threshold
 }
 
 /// Asks the system whether it would give the memory of the candidates, because a vector of zeros cannot refuse.
