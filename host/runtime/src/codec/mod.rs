@@ -1,9 +1,41 @@
-//! Gradient codecs.
+//! Gradient codecs: exact top-k, its decoder, and error feedback (Smart-Infinity, section 4: SmartComp).
+//!
+//! [`TopK`] keeps the `k` elements of greatest magnitude of a subgroup's gradient as pairs of index and value,
+//! sorted by index; [`scatter`] expands any range of them again. [`kept`] says how many pairs a subgroup has.
+//!
+//! # How the selection works
+//!
+//! A float's magnitude orders like its bits without the sign, as an unsigned integer. So all work is on
+//! integers, exact, and the same for every instruction set and thread count:
+//!
+//! 1. a jittered sample bounds the k-th magnitude from below, with some margin;
+//! 2. one pass over memory gathers the candidates, the few elements at or above the bound;
+//! 3. a radix search over the candidates finds the k-th magnitude, and the kept pairs are written in order.
+//!
+//! When the bound was too high (fewer than `k` candidates) or the candidates are too many (ties, all equal, a
+//! large `k`), the same search runs over the whole gradient instead: at most six passes, the same result.
 
-use crate::layout::align_up;
+mod bins;
+mod candidates;
+mod crew;
+mod dense;
+mod element;
+mod feedback;
+mod kept;
+mod lanes;
+mod pairs;
+mod place;
+mod read_pass;
+mod sample;
+mod threshold;
+mod topk;
 
-/// Elements that top-k keeps of a padded part: `align_up(floor(keep * padded), 1024)`, at least 1024, at
-/// most all.
-pub fn kept(keep: f64, padded_elements: u64) -> u64 {
-    align_up((keep * padded_elements as f64).floor() as u64, 1024).max(1024).min(padded_elements)
-}
+pub use element::Element;
+pub use feedback::ErrorFeedback;
+pub use kept::kept;
+pub use pairs::{check_pairs, pairs_in, scatter};
+pub use read_pass::read_pass;
+pub use topk::TopK;
+
+#[cfg(test)]
+mod tests;
