@@ -92,6 +92,20 @@ pub enum Error {
         /// Checksum of the data as read.
         found: u64,
     },
+    /// A header, the journal, the superblock or the layout of a drive does not match its checksum.
+    #[error("drive {drive} ({}): {what} is damaged (checksum {expected:016x} recorded, {found:016x} found); the drive returned wrong data: restore this drive directory from a copy and check the drive's health", path.display())]
+    Damaged {
+        /// Index of the drive in the run; its place on the command line while the superblock is not readable.
+        drive: u32,
+        /// The file.
+        path: PathBuf,
+        /// What is damaged: `the superblock`, `the header of slot 3` …
+        what: String,
+        /// Checksum recorded.
+        expected: u64,
+        /// Checksum of what was read.
+        found: u64,
+    },
     /// The drives given do not form the run that is asked for.
     #[error("{what}; {remedy}")]
     Drives {

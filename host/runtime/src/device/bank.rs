@@ -125,7 +125,12 @@ impl BufferBank {
     ///
     /// # Errors
     /// Buffers in use or too short, pairs that are unsorted or out of range.
-    pub fn update(&self, call: &UpdateCall, isa: Isa, pool: Option<&ThreadPool>) -> Result<UpdateSums> {
+    pub fn update(
+        &self,
+        call: &UpdateCall,
+        isa: Isa,
+        pool: Option<&ThreadPool>,
+    ) -> Result<UpdateSums> {
         let elements = call.elements as usize;
         let mut param = self.write(call.param)?;
         let mut exp_avg = call.exp_avg.map(|buffer| self.write(buffer)).transpose()?;
@@ -141,7 +146,9 @@ impl BufferBank {
                 (self.read(dense)?, DType::Fp32)
             }
         };
-        let short = || Error::Invalid(format!("{}: a buffer is shorter than {elements} elements", self.name));
+        let short = || {
+            Error::Invalid(format!("{}: a buffer is shorter than {elements} elements", self.name))
+        };
         let gradient = match dtype {
             DType::Fp32 => GradientRef::Fp32(dense.as_f32().get(..elements).ok_or_else(short)?),
             DType::Fp16 => GradientRef::Fp16(dense.as_u16().get(..elements).ok_or_else(short)?),
@@ -199,7 +206,10 @@ impl BufferBank {
             values.as_f32().get(..pairs as usize),
             dense.as_f32_mut().get_mut(..call.elements as usize),
         ) else {
-            return Err(Error::Invalid(format!("{}: a buffer of the pairs is too short", self.name)));
+            return Err(Error::Invalid(format!(
+                "{}: a buffer of the pairs is too short",
+                self.name
+            )));
         };
         codec::scatter(indices, values, call.first_element, dense)
     }

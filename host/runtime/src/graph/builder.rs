@@ -15,12 +15,6 @@ pub struct GraphBuilder {
     rank: u32,
 }
 
-impl Default for PhaseId {
-    fn default() -> Self {
-        Self(0)
-    }
-}
-
 impl GraphBuilder {
     /// An empty graph.
     pub fn new() -> Self {

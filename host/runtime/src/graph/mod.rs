@@ -42,7 +42,7 @@ impl TaskId {
 }
 
 /// Index of a phase (forward, backward, update …) in its graph.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PhaseId(pub u32);
 
 /// A serial engine with a place in the topology.

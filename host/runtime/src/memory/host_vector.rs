@@ -21,7 +21,8 @@ impl HostVector {
         let full = (bytes / CHUNK_BYTES as u64) as usize;
         let rest = (bytes % CHUNK_BYTES as u64) as usize;
         let lengths = std::iter::repeat_n(CHUNK_BYTES, full).chain((rest > 0).then_some(rest));
-        let chunks = lengths.map(|length| RwLock::new(vec![0; length].into_boxed_slice())).collect();
+        let chunks =
+            lengths.map(|length| RwLock::new(vec![0; length].into_boxed_slice())).collect();
         Self { bytes, chunks }
     }
 

@@ -1,1 +1,7 @@
-//! Memory for transfers.
+//! Memory for transfers: arenas of fixed size, taken before the first step.
+
+mod arena;
+mod host_vector;
+
+pub use arena::{Arena, Region};
+pub use host_vector::HostVector;

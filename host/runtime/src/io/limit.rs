@@ -1,0 +1,1 @@
+//! The raw speed of drives.
