@@ -1,5 +1,6 @@
 //! The elements that may be among the greatest, gathered in one pass.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::bins::{Bin, Bins};
@@ -14,12 +15,15 @@ use super::threshold::{self, Counts, Digit, NO_COUNTS};
 /// Blocks of the gradient that one thread gathers from at a time.
 const GATHER_LEAF: usize = 32;
 
+/// Candidates that a thread takes room for at a time, so that threads seldom meet at the count of what is taken.
+const ROOM: usize = 1024;
+
 /// Candidates of one bin that there is room for.
 const MEMBERS: usize = 1 << 16;
 
 /// Memory for candidates.
 ///
-/// Threads take room for the candidates of a block as they find them, in any order; `extents` says where those of
+/// Threads take room for candidates as they find them, in any order, and may leave some unused; `extents` says where those of
 /// each block are, so what is read later does not depend on that order.
 #[derive(Debug)]
 pub(super) struct Candidates {
@@ -43,6 +47,8 @@ pub(super) struct Found<'a> {
 /// Candidates of each block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct List<'a> {
+    /// Number of candidates.
+    pub count: usize,
     pairs: &'a [u64],
     extents: &'a [u64],
 }
@@ -84,9 +90,10 @@ impl Candidates {
             0..dense.blocks(),
             GATHER_LEAF,
             &|run| {
+                let mut room = 0..0;
                 let (mut counts, mut positions) = (NO_COUNTS, Positions::new());
                 for block in run {
-                    pass.take(block, &mut counts, &mut positions);
+                    pass.take(block, &mut room, &mut counts, &mut positions);
                 }
                 counts
             },
@@ -94,7 +101,8 @@ impl Candidates {
         );
         let used = pass.used.into_inner() as usize;
         let members = &mut self.members;
-        let list = List { pairs: self.pairs.get(..used)?, extents };
+        let count = counts.iter().map(|&count| count as usize).sum();
+        let list = List { count, pairs: self.pairs.get(..used)?, extents };
         Some(Found { bins, counts, members, list })
     }
 }
@@ -106,23 +114,35 @@ struct Pass<'a, T> {
     lower: u32,
     pairs: &'a [AtomicU64],
     extents: &'a [AtomicU64],
-    /// Candidates found so far.
+    /// Room taken so far, also beyond what there is.
     used: AtomicU64,
 }
 
 impl<T: Element> Pass<'_, T> {
-    /// Gathers the candidates of `block`, unless there are too many already.
-    fn take(&self, block: usize, counts: &mut Counts, positions: &mut Positions) {
+    /// Gathers the candidates of `block` into `room`, or into more of it, unless there are too many already.
+    fn take(
+        &self,
+        block: usize,
+        room: &mut Range<usize>,
+        counts: &mut Counts,
+        positions: &mut Positions,
+    ) {
         if self.used.load(Relaxed) > self.pairs.len() as u64 {
             return;
         }
         let elements = self.dense.block(block);
         let count = T::positions(self.dense.lanes, elements, self.lower, positions);
-        let first = self.used.fetch_add(count as u64, Relaxed);
-        self.extents[block].store(first << 32 | count as u64, Relaxed);
-        let Some(room) = self.pairs.get(first as usize..first as usize + count) else { return };
+        if room.len() < count {
+            let size = count.max(ROOM);
+            let first = self.used.fetch_add(size as u64, Relaxed) as usize;
+            *room = first..first + size;
+        }
+        let first = room.start;
+        room.start += count;
+        self.extents[block].store((first as u64) << 32 | count as u64, Relaxed);
+        let Some(places) = self.pairs.get(first..first + count) else { return };
         let base = self.dense.first(block);
-        for (place, &position) in room.iter().zip(&positions.0[..count]) {
+        for (place, &position) in places.iter().zip(&positions.0[..count]) {
             let element = elements[position as usize];
             self.bins.count(element.magnitude(), counts);
             place.store(u64::from(element.bits()) << 32 | u64::from(base + position), Relaxed);
@@ -189,11 +209,6 @@ fn element<T: Element>(pair: u64) -> T {
 }
 
 impl<'a> List<'a> {
-    /// Number of candidates.
-    pub fn len(&self) -> usize {
-        self.pairs.len()
-    }
-
     fn block(&self, block: usize) -> &'a [u64] {
         let (first, count) = ((self.extents[block] >> 32) as usize, self.extents[block] as u32);
         &self.pairs[first..first + count as usize]

@@ -1,5 +1,6 @@
 //! Bounds of the k-th magnitude, guessed from a sample.
 
+use super::crew::{Crew, split};
 use super::element::Element;
 
 /// Gradients shorter than this are not worth a sample.
@@ -14,6 +15,9 @@ const SAMPLES_MIN: usize = 2048;
 
 /// Greatest number of elements looked at.
 const SAMPLES_MAX: usize = 16_384;
+
+/// Samples that one thread takes at a time.
+const LEAF: usize = 1024;
 
 /// Standard deviations of the sampled count between a guess and the k-th magnitude.
 const MARGIN: f64 = 4.0;
@@ -44,6 +48,7 @@ impl Sample {
     /// lower bound.
     pub fn bracket<T: Element>(
         &mut self,
+        crew: &Crew,
         gradient: &[T],
         k: usize,
         capacity: usize,
@@ -57,14 +62,12 @@ impl Sample {
         let expected = k as f64 * share;
         let margin = MARGIN * (expected.sqrt() + 1.0);
         let rank = (expected + margin).ceil();
-        // One in eight of the capacity is left for the error of the sample.
-        if rank > samples as f64 || rank / share > capacity as f64 * 0.875 {
+        // A quarter of the capacity is left for the error of the sample and for room that threads leave unused.
+        if rank > samples as f64 || rank / share > capacity as f64 * 0.75 {
             return None;
         }
         let magnitudes = &mut self.magnitudes[..samples];
-        for (magnitude, position) in magnitudes.iter_mut().zip(positions(elements)) {
-            *magnitude = gradient[position].magnitude();
-        }
+        take(crew, gradient, 0, magnitudes);
         let rank = rank as usize;
         let (_, &mut lower, greater) = magnitudes.select_nth_unstable(samples - rank);
         let upper_rank = ((expected - margin).max(1.0) as usize).min(greater.len());
@@ -76,6 +79,21 @@ impl Sample {
     }
 }
 
+/// Samples `gradient` into `magnitudes`, which belong to the samples from `first` on.
+fn take<T: Element>(crew: &Crew, gradient: &[T], first: usize, magnitudes: &mut [u32]) {
+    if let Some(half) = split(magnitudes.len(), LEAF) {
+        let (left, right) = magnitudes.split_at_mut(half);
+        crew.join(
+            || take(crew, gradient, first, left),
+            || take(crew, gradient, first + half, right),
+        );
+        return;
+    }
+    for (magnitude, position) in magnitudes.iter_mut().zip(positions(gradient.len()).skip(first)) {
+        *magnitude = gradient[position].magnitude();
+    }
+}
+
 /// How many elements of a gradient are looked at.
 fn samples(elements: usize) -> usize {
     (elements / PERIOD).clamp(SAMPLES_MIN, SAMPLES_MAX)
@@ -83,10 +101,12 @@ fn samples(elements: usize) -> usize {
 
 /// Where a gradient is sampled: once in each of equal runs, at a fixed pseudo-random offset. So sorted gradients
 /// are sampled evenly, and periods in them do not fall in step with the sample.
-pub(super) fn positions(elements: usize) -> impl Iterator<Item = usize> {
-    let samples = samples(elements) as u64;
-    let stride = elements as u64 / samples;
-    (0..samples).map(move |number| (number * stride + ((scramble(number) * stride) >> 32)) as usize)
+pub(super) fn positions(elements: usize) -> impl ExactSizeIterator<Item = usize> {
+    let samples = samples(elements);
+    let stride = (elements / samples) as u64;
+    (0..samples)
+        .map(|number| number as u64)
+        .map(move |number| (number * stride + ((scramble(number) * stride) >> 32)) as usize)
 }
 
 /// A well-mixed 32-bit function of `number` (the finalizer of SplitMix64).
@@ -106,7 +126,8 @@ mod tests {
         for elements in [40_000, 1_000_003, 3_000_000] {
             let gradient: Vec<f32> = (0..elements).map(|i| scramble(i) as f32).collect();
             for k in [1, 1000, 10_000] {
-                let bracket = Sample::new().bracket(&gradient, k, gradient.len()).unwrap();
+                let bracket =
+                    Sample::new().bracket(&Crew::alone(), &gradient, k, gradient.len()).unwrap();
                 let count = |from| gradient.iter().filter(|x| x.magnitude() >= from).count();
                 let reached = count(bracket.lower);
                 assert!(reached >= k, "{reached} of {k}");
@@ -131,12 +152,16 @@ mod tests {
     #[test]
     fn short_gradients_and_large_counts_are_not_sampled() {
         let gradient = vec![1.0_f32; SHORTEST];
-        assert!(Sample::new().bracket(&gradient[1..], 10, SHORTEST).is_none());
-        assert!(Sample::new().bracket(&gradient, SHORTEST / 2, SHORTEST / 8).is_none());
-        assert!(Sample::new().bracket(&gradient, SHORTEST - 1, usize::MAX).is_none());
+        assert!(Sample::new().bracket(&Crew::alone(), &gradient[1..], 10, SHORTEST).is_none());
+        assert!(
+            Sample::new().bracket(&Crew::alone(), &gradient, SHORTEST / 2, SHORTEST / 8).is_none()
+        );
+        assert!(
+            Sample::new().bracket(&Crew::alone(), &gradient, SHORTEST - 1, usize::MAX).is_none()
+        );
         let one = 1.0_f32.to_bits();
         assert_eq!(
-            Sample::new().bracket(&gradient, 10, SHORTEST),
+            Sample::new().bracket(&Crew::alone(), &gradient, 10, SHORTEST),
             Some(Bracket { lower: one, upper: one })
         );
     }

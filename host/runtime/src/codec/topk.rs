@@ -124,9 +124,11 @@ impl TopK {
         crew.run(|| {
             let dense = Dense { gradient, lanes: self.lanes };
             let shares = &mut self.shares[..dense.blocks()];
-            if let Some(bracket) = self.sample.bracket(gradient, k, self.candidates.capacity()) {
+            if let Some(bracket) =
+                self.sample.bracket(&crew, gradient, k, self.candidates.capacity())
+            {
                 match self.candidates.gather(&crew, dense, bracket) {
-                    Some(mut found) if found.list.len() >= k => {
+                    Some(mut found) if found.list.count >= k => {
                         let list = found.list;
                         let threshold = found
                             .place::<T>(&crew, k, shares)
