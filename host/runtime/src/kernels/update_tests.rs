@@ -1,0 +1,214 @@
+//! All instruction sets, thread counts and cuts give the bits of one plain loop.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::types::HyperParameters;
+
+const KINDS: [Optimizer; 4] =
+    [Optimizer::Adam, Optimizer::Adamw, Optimizer::Adagrad, Optimizer::SgdMomentum];
+const SIZES: [usize; 11] = [0, 1, 15, 16, 17, 1023, 1024, 1025, 65_535, 65_536, 65_537];
+
+#[derive(Clone, PartialEq, Debug)]
+struct State {
+    p: Vec<u32>,
+    m: Vec<u32>,
+    v: Vec<u32>,
+}
+
+/// Values of all magnitudes, some of them special.
+fn value(index: usize, salt: u64) -> f32 {
+    let mut x = (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt;
+    x ^= x >> 29;
+    x = x.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x ^= x >> 32;
+    match x % 97 {
+        0 => -0.0,
+        1 => 1e-40,
+        2 => 0.0,
+        3 => f32::MIN_POSITIVE,
+        _ => ((x >> 8) as i32 as f32) * 2.0_f32.powi(-31 - (x % 13) as i32),
+    }
+}
+
+fn arrays(length: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>, Vec<f32>) {
+    let make = |salt| (0..length).map(|index| value(index, salt)).collect::<Vec<f32>>();
+    let v = make(4).into_iter().map(f32::abs).collect();
+    (make(1), make(2), make(3), v)
+}
+
+fn hyper(lr: f64, weight_decay: f64) -> HyperParameters {
+    HyperParameters { lr, weight_decay, ..HyperParameters::default() }
+}
+
+/// The rules again, one element at a time, as the paper's sheet writes them.
+fn plain(kind: Optimizer, s: &Scalars, g: f32, p: &mut f32, m: &mut f32, v: &mut f32) {
+    match kind {
+        Optimizer::Adam | Optimizer::Adamw => {
+            let scaled = g * s.unscale;
+            let g = if kind == Optimizer::Adam { scaled + s.decay * *p } else { scaled };
+            let square = g * g;
+            let fresh = square * s.one_minus_beta2;
+            *v = fresh + *v * s.beta2;
+            *m = g * s.one_minus_beta1 + *m * s.beta1;
+            let root = v.sqrt() * s.bias_root;
+            let step = *m / (root + s.eps);
+            *p = s.omega * *p + step * s.alpha;
+        }
+        Optimizer::Adagrad => {
+            let g0 = g * s.unscale;
+            let g1 = g0 + s.decay * *p;
+            *v += g1 * g1;
+            *p += (g0 / (v.sqrt() + s.eps)) * s.alpha;
+        }
+        Optimizer::SgdMomentum => {
+            let g = g * s.unscale + s.decay * *p;
+            *m = s.one_minus_beta1 * g + s.beta1 * *m;
+            *p += s.alpha * *m;
+        }
+    }
+}
+
+fn bits(data: &[f32]) -> Vec<u32> {
+    data.iter().map(|value| value.to_bits()).collect()
+}
+
+fn expected(kind: Optimizer, length: usize, segments: &[Segment]) -> State {
+    let (g, mut p, mut m, mut v) = arrays(length);
+    let mut start = 0;
+    for segment in segments {
+        for i in start..start + segment.elements {
+            plain(kind, &segment.scalars, g[i], &mut p[i], &mut m[i], &mut v[i]);
+        }
+        start += segment.elements;
+    }
+    State { p: bits(&p), m: bits(&m), v: bits(&v) }
+}
+
+fn keeps(kind: Optimizer) -> (bool, bool) {
+    match kind {
+        Optimizer::Adagrad => (false, true),
+        Optimizer::SgdMomentum => (true, false),
+        _ => (true, true),
+    }
+}
+
+fn run(isa: Isa, kind: Optimizer, length: usize, segments: &[Segment], threads: usize) -> (State, UpdateSums) {
+    let (g, mut p, mut m, mut v) = arrays(length);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    let (with_m, with_v) = keeps(kind);
+    let moments = Moments { m: with_m.then_some(&mut m[..]), v: with_v.then_some(&mut v[..]) };
+    let mut copy = vec![0; length];
+    let out = WeightsOut::Bf16(&mut copy);
+    let g = GradientRef::Fp32(&g);
+    let sums = update_parallel(Some(&pool), isa, kind, segments, g, &mut p, moments, out, 0).unwrap();
+    let mut again = vec![0; length];
+    f32_to_bf16(&p, &mut again);
+    assert_eq!(copy, again);
+    assert_eq!(sums.param_out, checksum(isa, as_bytes(&p), 0));
+    (State { p: bits(&p), m: bits(&m), v: bits(&v) }, sums)
+}
+
+#[test]
+fn every_isa_and_thread_count_gives_the_bits_of_the_plain_rule() {
+    for kind in KINDS {
+        for length in SIZES {
+            let scalars = Scalars::new(kind, &hyper(1e-3, 0.01), 3, 0.25);
+            let segments = [Segment { elements: length, scalars }];
+            let expected = expected(kind, length, &segments);
+            let (_, sums) = run(Isa::Scalar, kind, length, &segments, 1);
+            for &isa in Isa::available() {
+                for threads in [1, 3] {
+                    let (state, same) = run(isa, kind, length, &segments, threads);
+                    assert!(state == expected, "{kind:?} {isa:?} {length} elements, {threads} threads");
+                    assert_eq!(same, sums);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn arrays_of_different_length_are_refused() {
+    let s = Scalars::new(Optimizer::Adamw, &hyper(1e-3, 0.0), 1, 1.0);
+    let (mut p, mut m) = ([0.0; 4], [0.0; 4]);
+    let moments = Moments { m: Some(&mut m), v: None };
+    let g = GradientRef::Fp32(&[0.0; 4]);
+    assert!(update(Isa::Scalar, Optimizer::Adamw, &s, g, &mut p, moments, WeightsOut::None).is_err());
+}
+
+#[test]
+fn sixteen_bit_gradients_equal_their_widened_values() {
+    let (wide, _, _, _) = arrays(3000);
+    for half in [true, false] {
+        let mut narrow = vec![0; wide.len()];
+        let mut back = vec![0.0; wide.len()];
+        if half {
+            f32_to_f16(&wide, &mut narrow);
+            f16_to_f32(&narrow, &mut back);
+        } else {
+            f32_to_bf16(&wide, &mut narrow);
+            bf16_to_f32(&narrow, &mut back);
+        }
+        let scalars = Scalars::new(Optimizer::Adamw, &hyper(1e-3, 0.01), 1, 1.0);
+        let update_with = |g: GradientRef| {
+            let (_, mut p, mut m, mut v) = arrays(3000);
+            let moments = Moments { m: Some(&mut m), v: Some(&mut v) };
+            update(Isa::detect(), Optimizer::Adamw, &scalars, g, &mut p, moments, WeightsOut::None).unwrap();
+            bits(&p)
+        };
+        let narrow = if half { GradientRef::Fp16(&narrow) } else { GradientRef::Bf16(&narrow) };
+        assert_eq!(update_with(narrow), update_with(GradientRef::Fp32(&back)));
+    }
+}
+
+#[test]
+fn one_adam_step_is_bounded_even_for_rare_gradients() {
+    let h = hyper(1e-2, 0.0);
+    let bound = h.lr * f64::max(1.0, (1.0 - h.beta1) / (1.0 - h.beta2).sqrt());
+    let (mut p, mut m, mut v) = ([0.0_f32], [0.0_f32], [0.0_f32]);
+    for step in 1..200 {
+        let g = if step % 40 == 0 { 1e3 } else { 0.0 };
+        let s = Scalars::new(Optimizer::Adamw, &h, step, 1.0);
+        let before = p[0];
+        let moments = Moments { m: Some(&mut m), v: Some(&mut v) };
+        update(Isa::detect(), Optimizer::Adamw, &s, GradientRef::Fp32(&[g]), &mut p, moments, WeightsOut::None).unwrap();
+        let bias = (1.0 - h.beta2.powf(step as f64)).sqrt() / (1.0 - h.beta1.powf(step as f64));
+        assert!(f64::from((p[0] - before).abs()) <= bound * bias.max(1.0) * 1.0001, "step {step}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn segments_have_their_own_scalars_and_padding_is_left_alone(
+        lengths in prop::collection::vec(0_usize..4000, 1..4), padding in 0_usize..3000,
+        kind in prop::sample::select(KINDS.to_vec()),
+    ) {
+        let segments: Vec<Segment> = lengths.iter().enumerate().map(|(index, &elements)| Segment {
+            elements,
+            scalars: Scalars::new(kind, &hyper(1e-3 * (index + 1) as f64, 0.1 * index as f64), 2, 0.5),
+        }).collect();
+        let length = lengths.iter().sum::<usize>() + padding;
+        let (state, _) = run(Isa::detect(), kind, length, &segments, 2);
+        prop_assert!(state == expected(kind, length, &segments));
+    }
+
+    #[test]
+    fn sums_of_pieces_add_up_to_the_sums_of_the_whole(length in 1_usize..9000, cut in any::<prop::sample::Index>()) {
+        let kind = Optimizer::Adamw;
+        let cut = cut.index(length) / 2 * 2;
+        let scalars = Scalars::new(kind, &hyper(1e-3, 0.1), 1, 1.0);
+        let (whole, sums) = run(Isa::detect(), kind, length, &[Segment { elements: length, scalars }], 1);
+        let (g, mut p, mut m, mut v) = arrays(length);
+        let mut total = UpdateSums::default();
+        for (from, to) in [(0, cut), (cut, length)] {
+            let moments = Moments { m: Some(&mut m[from..to]), v: Some(&mut v[from..to]) };
+            let segments = [Segment { elements: to - from, scalars }];
+            let g = GradientRef::Fp32(&g[from..to]);
+            total.add(&update_checked(Isa::detect(), kind, &segments, g, &mut p[from..to], moments, WeightsOut::None, from as u64).unwrap());
+        }
+        prop_assert_eq!(total, sums);
+        prop_assert_eq!(bits(&p), whole.p);
+    }
+}

@@ -1,0 +1,94 @@
+//! What memory a run takes, decided before the first step.
+
+use nearfield_runtime::codec;
+use nearfield_runtime::layout::Layout;
+use nearfield_runtime::types::DType;
+use serde::Serialize;
+
+use super::buffers::BufferSizes;
+use crate::offload::options::{OffloadOptions, System};
+use crate::offload::plan::Pieces;
+use crate::offload::plan::gradient::Staging;
+
+/// Bytes by purpose.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct MemoryBudget {
+    /// Local memory of each device.
+    pub device_local_bytes: Vec<u64>,
+    /// Update buffers of the baselines in host memory.
+    pub host_update_bytes: u64,
+    /// Gradients (and kept pairs) on their way to the drives.
+    pub staging_bytes: u64,
+    /// Master weights on their way up, and scratch.
+    pub weight_read_bytes: u64,
+    /// Working weights.
+    pub weights_bytes: u64,
+    /// Residuals of error feedback.
+    pub residual_bytes: u64,
+    /// State and gradients of `--system memory`.
+    pub state_bytes: u64,
+}
+
+/// Buffer sets in host memory that a system uses.
+pub(super) fn host_sets(system: System) -> u32 {
+    match system {
+        System::Base => 1,
+        System::BasePipe => 3,
+        _ => 0,
+    }
+}
+
+/// Bytes of one of a drive's two buffers for weights on their way up.
+pub(super) fn weight_read_bytes(layout: &Layout, options: &OffloadOptions, drive: u32) -> u64 {
+    let longest = Pieces::new(layout, options, drive).capacities().first().copied().unwrap_or(0);
+    4 * longest.max(layout.align_elements)
+}
+
+impl MemoryBudget {
+    /// The budget of a run.
+    pub fn new(layout: &Layout, options: &OffloadOptions, staging: Staging) -> Self {
+        let weights_bytes = layout.elements * options.weights_dtype.bytes();
+        let variables = 4 * options.optimizer.variables().len() as u64;
+        if !options.system.on_drives() {
+            let width = variables + options.gradient_dtype.bytes();
+            return Self {
+                weights_bytes,
+                state_bytes: width * layout.padded_total(),
+                ..Self::default()
+            };
+        }
+        let drives = 0..layout.drives;
+        let sizes = |drive| BufferSizes::for_drive(layout, options, drive).arena_bytes();
+        let device = |drive| if options.system.near_storage() { sizes(drive) } else { 0 };
+        let gradient = if options.compressed() { DType::Fp32 } else { options.gradient_dtype };
+        let pairs = if options.compressed() {
+            8 * codec::kept(options.topk_keep, staging.elements)
+        } else {
+            0
+        };
+        Self {
+            device_local_bytes: drives.clone().map(device).collect(),
+            host_update_bytes: u64::from(host_sets(options.system))
+                * drives.clone().map(sizes).sum::<u64>(),
+            staging_bytes: u64::from(staging.buffers)
+                * (staging.elements * gradient.bytes() + pairs),
+            weight_read_bytes: drives.map(|d| 2 * weight_read_bytes(layout, options, d)).sum(),
+            weights_bytes,
+            residual_bytes: if options.error_feedback { 4 * layout.padded_total() } else { 0 },
+            state_bytes: 0,
+        }
+    }
+
+    /// Buffers of the update and of gradient offload: what does not grow with the model.
+    pub fn buffers_bytes(&self) -> u64 {
+        self.device_local_bytes.iter().sum::<u64>()
+            + self.host_update_bytes
+            + self.staging_bytes
+            + self.weight_read_bytes
+    }
+
+    /// Everything.
+    pub fn total_bytes(&self) -> u64 {
+        self.buffers_bytes() + self.weights_bytes + self.residual_bytes + self.state_bytes
+    }
+}

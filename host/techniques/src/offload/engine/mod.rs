@@ -1,0 +1,299 @@
+//! The offload technique for real: drives, devices, buffers, and the work behind its graphs.
+
+mod budget;
+mod buffers;
+mod gradients;
+mod memory_state;
+mod setup;
+mod state_io;
+mod update_work;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nearfield_runtime::device::{BufferBank, NearStorageDevice, SpeedLimits};
+use nearfield_runtime::exec::{Executor, ThreadedExecutor};
+use nearfield_runtime::graph::{Graph, Traffic};
+use nearfield_runtime::io::{IoOptions, IoStats};
+use nearfield_runtime::kernels::Isa;
+use nearfield_runtime::layout::Layout;
+use nearfield_runtime::memory::{HostVector, Region};
+use nearfield_runtime::store::{DriveStore, Durability, StepRecord};
+use nearfield_runtime::timeline::Timeline;
+use nearfield_runtime::{Error, Result};
+use parking_lot::Mutex;
+use rayon::ThreadPool;
+
+pub use budget::MemoryBudget;
+
+use super::options::OffloadOptions;
+use super::placement::FlatModel;
+use super::plan::gradient::{MicroStep, UnitShape};
+use super::plan::{Plan, gradient};
+use buffers::BufferSet;
+use gradients::{Compression, Staging};
+use memory_state::MemoryState;
+use update_work::UpdateWork;
+
+/// What stands beside each drive.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum DeviceChoice {
+    /// The host's CPU at full speed.
+    Software,
+    /// The same at limited speed.
+    Emulated {
+        /// Limits of each drive.
+        limits: SpeedLimits,
+        /// Bytes a second, each way, of the link shared by all drives.
+        shared: Option<u64>,
+    },
+}
+
+/// Everything that an engine is built from.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// The technique's options.
+    pub options: OffloadOptions,
+    /// One directory a drive; empty for [`super::System::Memory`].
+    pub drives: Vec<PathBuf>,
+    /// Storage I/O.
+    pub io: IoOptions,
+    /// What a step survives.
+    pub durability: Durability,
+    /// What stands beside each drive.
+    pub device: DeviceChoice,
+    /// Threads of kernels and codec.
+    pub threads: usize,
+    /// Whether to lock transfer memory, where the system allows it.
+    pub lock_memory: bool,
+    /// Units of the model, in forward order; they decide how gradients are staged.
+    pub units: Vec<UnitShape>,
+}
+
+/// One drive with its store, its device and that device's buffers.
+struct DriveUnit {
+    store: DriveStore,
+    device: Box<dyn NearStorageDevice>,
+    /// The set that tasklets use; with the naive handler there is one only during a tasklet.
+    buffers: Mutex<Option<BufferSet>>,
+    /// Host memory for master weights and residuals on their way.
+    weight_reads: [Mutex<Region>; 2],
+}
+
+/// Buffers of the baselines in host memory: by set and drive.
+struct HostBuffers {
+    bank: BufferBank,
+    sets: Vec<Vec<BufferSet>>,
+}
+
+impl HostBuffers {
+    fn set(&self, set: u32, drive: u32) -> Result<&BufferSet> {
+        self.sets
+            .get(set as usize)
+            .and_then(|drives| drives.get(drive as usize))
+            .ok_or_else(|| Error::Invalid(format!("there is no buffer set {set} for drive {drive}")))
+    }
+}
+
+/// State on drives (or in memory), and everything that moves it.
+pub struct OffloadEngine {
+    options: OffloadOptions,
+    model: FlatModel,
+    layout: Layout,
+    isa: Isa,
+    pool: Arc<ThreadPool>,
+    update_plan: Plan,
+    gradient_plans: [Plan; 2],
+    budget: MemoryBudget,
+    weights: Arc<HostVector>,
+    scratch: Mutex<Vec<u16>>,
+    drives: Vec<DriveUnit>,
+    host: Option<HostBuffers>,
+    memory: Option<MemoryState>,
+    staging_bank: Option<BufferBank>,
+    staging: Option<Staging>,
+    compression: Option<Compression>,
+    /// Optimizer steps done.
+    step: u64,
+}
+
+impl OffloadEngine {
+    /// The technique's options.
+    pub fn options(&self) -> &OffloadOptions {
+        &self.options
+    }
+
+    /// Which part of the flat vector lies where.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Optimizer steps done.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Memory held for the whole run, by purpose.
+    pub fn budget(&self) -> &MemoryBudget {
+        &self.budget
+    }
+
+    /// The working weights in host memory, in the working format and flat order.
+    pub fn weights(&self) -> &Arc<HostVector> {
+        &self.weights
+    }
+
+    /// The graph of one micro-step, with the meaning of its tasks.
+    pub fn gradient_plan(&self, step: MicroStep) -> &Plan {
+        &self.gradient_plans[usize::from(step == MicroStep::Offload)]
+    }
+
+    /// The graph of the update.
+    pub fn update_graph(&self) -> &Graph {
+        &self.update_plan.graph
+    }
+
+    /// Data bytes that one step moves, from its graphs.
+    pub fn predicted_step_traffic(&self) -> Traffic {
+        self.gradient_plan(MicroStep::Offload).graph.traffic() + self.update_plan.graph.traffic()
+    }
+
+    /// Data bytes that a skipped step moves: its gradients only.
+    pub fn predicted_skip_traffic(&self) -> Traffic {
+        self.gradient_plan(MicroStep::Offload).graph.traffic()
+    }
+
+    /// Data bytes moved so far by devices. Creation, resume and digests do not count.
+    pub fn traffic(&self) -> Traffic {
+        self.drives.iter().map(|unit| unit.device.traffic()).sum()
+    }
+
+    /// Bytes of headers and journal records written so far.
+    pub fn metadata_bytes(&self) -> u64 {
+        self.drives.iter().map(|unit| unit.store.metadata_bytes().written).sum()
+    }
+
+    /// What the drives' engines did so far, everything included.
+    pub fn io_stats(&self) -> IoStats {
+        self.drives.iter().fold(IoStats::default(), |sum, unit| {
+            let stats = unit.store.engine().stats();
+            IoStats {
+                bytes_read: sum.bytes_read + stats.bytes_read,
+                bytes_written: sum.bytes_written + stats.bytes_written,
+                transfers: sum.transfers + stats.transfers,
+                flushes: sum.flushes + stats.flushes,
+            }
+        })
+    }
+
+    /// Largest number of bytes of local memory used on any one device, and allocations on all of them.
+    pub fn local_memory(&self) -> (u64, u64) {
+        self.drives.iter().fold((0, 0), |(peak, allocations), unit| {
+            let usage = unit.device.local_memory();
+            (peak.max(usage.peak_bytes), allocations + usage.allocations)
+        })
+    }
+
+    /// What the devices are and how storage is reached, for reports.
+    pub fn describe(&self) -> String {
+        match self.drives.first() {
+            Some(unit) => {
+                let device = unit.device.describe();
+                format!("{} x {} over {}", self.drives.len(), device.kind, device.storage_backend)
+            }
+            None => "host memory".to_owned(),
+        }
+    }
+
+    /// Runs the update of the next step. The gradients of all parts must have been written.
+    ///
+    /// `record.step` must be [`OffloadEngine::step`] + 1; it carries the hyper-parameters of each group,
+    /// the combined unscale, and the trainer's state after this iteration.
+    ///
+    /// # Errors
+    /// What the drives report. The state on the drives then continues at this step or at the one before:
+    /// open it again with [`OffloadEngine::resume`].
+    pub fn update(&mut self, record: &StepRecord) -> Result<Timeline> {
+        if record.step != self.step + 1 || record.groups.len() < self.model.groups() {
+            return Err(Error::Invalid(format!(
+                "an update of step {} with {} parameter groups cannot follow step {} of {} groups",
+                record.step,
+                record.groups.len(),
+                self.step,
+                self.model.groups()
+            )));
+        }
+        let work = UpdateWork::new(self, &self.update_plan, record, false);
+        let timeline = ThreadedExecutor.run(&self.update_plan.graph, &work)?;
+        self.step = record.step;
+        Ok(timeline)
+    }
+
+    /// Records an iteration without update (overflow): only the trainer's state changes.
+    ///
+    /// # Errors
+    /// What the drives report.
+    pub fn skip(&mut self, record: &StepRecord) -> Result<()> {
+        for unit in &self.drives {
+            unit.store.skip(record)?;
+        }
+        self.reload_residuals()
+    }
+
+    fn drive(&self, drive: u32) -> &DriveUnit {
+        &self.drives[drive as usize]
+    }
+
+    fn staging_bank(&self) -> Result<&BufferBank> {
+        self.staging_bank
+            .as_ref()
+            .ok_or_else(|| Error::Invalid("gradients stay in memory in this run".into()))
+    }
+
+    fn with_scratch<T>(&self, elements: u64, work: impl FnOnce(&mut [u16]) -> Result<T>) -> Result<T> {
+        let mut scratch = self.scratch.lock();
+        let wanted = if self.options.weights_dtype.bytes() == 2 { elements as usize } else { 0 };
+        if scratch.len() < wanted {
+            scratch.resize(wanted, 0);
+        }
+        work(&mut scratch[..wanted])
+    }
+
+    /// Master weights become working weights from element `first` on.
+    fn publish_f32(&self, first: u64, master: &[f32]) -> Result<()> {
+        let dtype = self.options.weights_dtype;
+        let width = dtype.bytes() as usize;
+        self.weights.fill(first * width as u64, master.len() * width, |done, target| {
+            let from = done / width;
+            update_work::round_into(dtype, &master[from..from + target.len() / width], target);
+            Ok(())
+        })
+    }
+
+    /// Bits of the working format become working weights from element `first` on.
+    fn publish_bits(&self, first: u64, bits: &[u16]) -> Result<()> {
+        self.weights.fill(first * 2, bits.len() * 2, |done, target| {
+            for (bytes, value) in target.chunks_exact_mut(2).zip(&bits[done / 2..]) {
+                bytes.copy_from_slice(&value.to_le_bytes());
+            }
+            Ok(())
+        })
+    }
+}
+
+impl std::fmt::Debug for OffloadEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "OffloadEngine({}, {})", self.options.system.name(), self.describe())
+    }
+}
+
+/// Both gradient plans of a layout, by [`MicroStep`], and the staging they need.
+fn gradient_plans(
+    layout: &Layout,
+    options: &OffloadOptions,
+    units: &[UnitShape],
+) -> Result<([Plan; 2], gradient::Staging)> {
+    let (accumulate, _) = gradient::plan(layout, options, units, MicroStep::Accumulate)?;
+    let (offload, staging) = gradient::plan(layout, options, units, MicroStep::Offload)?;
+    Ok(([accumulate, offload], staging))
+}

@@ -1,0 +1,319 @@
+//! Creating and resuming runs.
+
+use std::sync::Arc;
+
+use nearfield_runtime::codec::{self, TopK};
+use nearfield_runtime::device::{
+    BufferBank, EmulatedDevice, NearStorageDevice, SharedLink, SoftwareDevice, SoftwareOptions,
+};
+use nearfield_runtime::exec::{Executor, ThreadedExecutor};
+use nearfield_runtime::io::IoEngine;
+use nearfield_runtime::kernels::Isa;
+use nearfield_runtime::layout::align_up;
+use nearfield_runtime::memory::{Arena, HostVector};
+use nearfield_runtime::store::{
+    self, DriveStore, GradientFormat, Recovered, StateSpec, StepRecord,
+};
+use nearfield_runtime::types::DType;
+use nearfield_runtime::{Error, Result};
+use parking_lot::Mutex;
+use rayon::ThreadPool;
+
+use super::budget::{MemoryBudget, host_sets, weight_read_bytes};
+use super::buffers::{BufferSet, BufferSizes};
+use super::gradients::{Compression, Pairs, Staging};
+use super::memory_state::MemoryState;
+use super::update_work::UpdateWork;
+use super::{DeviceChoice, DriveUnit, EngineConfig, HostBuffers, OffloadEngine, gradient_plans};
+use crate::offload::options::OffloadOptions;
+use crate::offload::placement::{self, FlatModel};
+use crate::offload::plan::update;
+
+/// Gives the initial weights of `[first, first + length)` of the flat vector.
+pub type Initial<'a> = dyn Fn(u64, &mut [f32]) + Sync + 'a;
+
+impl OffloadEngine {
+    /// Creates the state of a new run with weights from `initial` and zero moments.
+    ///
+    /// `record` is the trainer's state before the first iteration (`step` and `iteration` 0).
+    ///
+    /// # Errors
+    /// Drives that are missing, too small, in use, or hold another run (unless `overwrite`); contradictory
+    /// options; memory that cannot be had.
+    pub fn create(
+        config: &EngineConfig,
+        model: FlatModel,
+        overwrite: bool,
+        record: &StepRecord,
+        initial: &Initial,
+    ) -> Result<Self> {
+        let mut engine = Assembly::new(config, model)?;
+        if !config.options.system.on_drives() {
+            let engine = engine.finish(Vec::new())?;
+            engine.initialise_memory(initial)?;
+            return Ok(engine);
+        }
+        let engines = engine.start_engines(config)?;
+        let spec = engine.spec();
+        let creation =
+            store::create(&config.drives, engines, spec, config.durability, overwrite)?;
+        engine.initialise_drives(creation.stores(), initial)?;
+        let stores = creation.finish(record.clone())?;
+        let units = engine.units(config, stores)?;
+        let engine = engine.finish(units)?;
+        engine.load_weights()?;
+        Ok(engine)
+    }
+
+    /// Opens the state of a run, completes an update that was cut short, and fills the working weights.
+    ///
+    /// # Errors
+    /// Drives that are missing, foreign, damaged or in use; options that differ from the run's.
+    pub fn resume(config: &EngineConfig, model: FlatModel) -> Result<(Self, Recovered)> {
+        let mut assembly = Assembly::new(config, model)?;
+        if !config.options.system.on_drives() {
+            return Err(Error::Invalid(
+                "--system memory keeps nothing that could be resumed; use a system with --drive".into(),
+            ));
+        }
+        let engines = assembly.start_engines(config)?;
+        let spec = assembly.spec();
+        let (stores, recovered) =
+            store::open(&config.drives, engines, Some(&spec), config.durability)?;
+        let units = assembly.units(config, stores)?;
+        let mut engine = assembly.finish(units)?;
+        engine.step = recovered.step;
+        if let Some(redo) = &recovered.redo {
+            engine.step = recovered.step - 1;
+            let record = StepRecord {
+                iteration: recovered.iteration,
+                step: recovered.step,
+                unscale: redo.unscale,
+                groups: redo.groups.clone(),
+                blob: recovered.blob.clone(),
+            };
+            let plan = update::plan(&engine.layout, &engine.options, &redo.parts)?;
+            let work = UpdateWork::new(&engine, &plan, &record, true);
+            ThreadedExecutor.run(&plan.graph, &work)?;
+            engine.step = recovered.step;
+        }
+        engine.load_weights()?;
+        engine.reload_residuals()?;
+        Ok((engine, recovered))
+    }
+}
+
+/// An engine on its way to completion.
+struct Assembly {
+    engine: OffloadEngine,
+    staging_arena: Option<Arc<Arena>>,
+    host_arena: Option<Arc<Arena>>,
+    device_arenas: Vec<Arc<Arena>>,
+    read_arenas: Vec<Arc<Arena>>,
+}
+
+impl Assembly {
+    fn new(config: &EngineConfig, model: FlatModel) -> Result<Self> {
+        let options = config.options.clone();
+        let layout = placement::layout(&model, &options, config.drives.len() as u32)?;
+        let parts: Vec<usize> = (0..layout.parts.len()).collect();
+        let update_plan = update::plan(&layout, &options, &parts)?;
+        let (gradient_plans, staging) = gradient_plans(&layout, &options, &config.units)?;
+        let budget = MemoryBudget::new(&layout, &options, staging);
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(config.threads)
+            .thread_name(|index| format!("kernel{index}"))
+            .build()
+            .map_err(|error| Error::Work(Box::new(error)))?;
+        let lock = config.lock_memory;
+        let mut assembly = Self {
+            staging_arena: None,
+            host_arena: None,
+            device_arenas: Vec::new(),
+            read_arenas: Vec::new(),
+            engine: OffloadEngine {
+                isa: Isa::detect(),
+                pool: Arc::new(pool),
+                weights: Arc::new(HostVector::zeroed(budget.weights_bytes)),
+                budget,
+                update_plan,
+                gradient_plans,
+                scratch: Mutex::default(),
+                drives: Vec::new(),
+                host: None,
+                memory: None,
+                staging_bank: None,
+                staging: None,
+                compression: None,
+                step: 0,
+                model,
+                layout,
+                options,
+            },
+        };
+        if assembly.engine.options.system.on_drives() {
+            assembly.reserve(config, staging, lock)?;
+        } else {
+            let engine = &mut assembly.engine;
+            let options = &engine.options;
+            let state = MemoryState::new(&engine.layout, options.optimizer, options.gradient_dtype);
+            engine.memory = Some(state);
+        }
+        Ok(assembly)
+    }
+
+    /// Takes all memory of the run.
+    fn reserve(
+        &mut self,
+        config: &EngineConfig,
+        staging: crate::offload::plan::gradient::Staging,
+        lock: bool,
+    ) -> Result<()> {
+        let engine = &mut self.engine;
+        let (layout, options) = (&engine.layout, &engine.options);
+        for drive in 0..layout.drives {
+            if options.system.near_storage() {
+                let bytes = engine.budget.device_local_bytes[drive as usize];
+                self.device_arenas.push(Arena::new("device local memory", bytes, lock)?);
+            }
+            let bytes = 2 * align_up(weight_read_bytes(layout, options, drive), 4096);
+            self.read_arenas.push(Arena::new("weights on their way up", bytes, lock)?);
+        }
+        let sets = host_sets(options.system);
+        if sets > 0 {
+            let arena = Arena::new("update buffers", engine.budget.host_update_bytes, lock)?;
+            let bank = BufferBank::new("host update buffers", Arc::clone(&arena));
+            let sets = (0..sets)
+                .map(|_| {
+                    (0..layout.drives)
+                        .map(|drive| {
+                            let sizes = BufferSizes::for_drive(layout, options, drive);
+                            BufferSet::allocate(&sizes, &mut |bytes| bank.allocate(bytes))
+                        })
+                        .collect()
+                })
+                .collect::<Result<Vec<Vec<BufferSet>>>>()?;
+            engine.host = Some(HostBuffers { bank, sets });
+            self.host_arena = Some(arena);
+        }
+        let dtype = if options.compressed() { DType::Fp32 } else { options.gradient_dtype };
+        let buffer_bytes = align_up(staging.elements * dtype.bytes(), 4096);
+        let kept = codec::kept(options.topk_keep, staging.elements);
+        let pair_bytes = if options.compressed() { align_up(4 * kept, 4096) } else { 0 };
+        let count = u64::from(staging.buffers);
+        let arena =
+            Arena::new("gradient staging", count * (buffer_bytes + 2 * pair_bytes), lock)?;
+        let bank = BufferBank::new("gradient staging", Arc::clone(&arena));
+        let buffers =
+            (0..count).map(|_| bank.allocate(buffer_bytes)).collect::<Result<Vec<_>>>()?;
+        if options.compressed() {
+            let pairs = (0..count)
+                .map(|_| {
+                    let (indices, values) =
+                        (arena.allocate(pair_bytes)?, arena.allocate(pair_bytes)?);
+                    Ok(Mutex::new(Pairs { indices, values, count: 0 }))
+                })
+                .collect::<Result<Vec<_>>>()?;
+            let residuals = if options.error_feedback {
+                (0..layout.parts.len())
+                    .map(|part| Mutex::new(vec![0.0; layout.padded(part) as usize]))
+                    .collect()
+            } else {
+                Vec::new()
+            };
+            let topk = Mutex::new(TopK::new(staging.elements as usize, config.threads)?);
+            engine.compression = Some(Compression { topk, pairs, residuals });
+        }
+        engine.staging = Some(Staging { buffers });
+        engine.staging_bank = Some(bank);
+        self.staging_arena = Some(arena);
+        Ok(())
+    }
+
+    fn start_engines(&self, config: &EngineConfig) -> Result<Vec<Arc<IoEngine>>> {
+        (0..config.drives.len())
+            .map(|drive| {
+                let engine = IoEngine::start(&format!("drive{drive}"), &config.io)?;
+                let mut arenas: Vec<&Arena> = vec![&self.read_arenas[drive]];
+                arenas.extend(self.device_arenas.get(drive).map(|arena| &**arena));
+                arenas.extend(self.host_arena.as_deref());
+                arenas.extend(self.staging_arena.as_deref());
+                engine.register(&arenas)?;
+                Ok(engine)
+            })
+            .collect()
+    }
+
+    fn spec(&self) -> StateSpec {
+        let OffloadEngine { options, layout, .. } = &self.engine;
+        let gradients = if options.compressed() {
+            GradientFormat::TopK { keep: options.topk_keep, values: DType::Fp32 }
+        } else {
+            GradientFormat::Dense { dtype: options.gradient_dtype }
+        };
+        StateSpec {
+            optimizer: options.optimizer,
+            gradients,
+            residual: options.error_feedback,
+            layout: layout.clone(),
+        }
+    }
+
+    /// Writes initial master weights; moments are zeros already.
+    fn initialise_drives(&self, stores: &[DriveStore], initial: &Initial) -> Result<()> {
+        super::state_io::initialise(&self.engine, stores, initial, &self.read_arenas)
+    }
+
+    fn units(&self, config: &EngineConfig, stores: Vec<DriveStore>) -> Result<Vec<DriveUnit>> {
+        let shared = match config.device {
+            DeviceChoice::Emulated { shared, .. } => SharedLink::new(shared),
+            DeviceChoice::Software => SharedLink::default(),
+        };
+        stores.into_iter().map(|store| self.unit(config, store, &shared)).collect()
+    }
+
+    fn unit(
+        &self,
+        config: &EngineConfig,
+        store: DriveStore,
+        shared: &SharedLink,
+    ) -> Result<DriveUnit> {
+        let OffloadEngine { options, layout, isa, pool, .. } = &self.engine;
+        let drive = store.drive();
+        let arena = match self.device_arenas.get(drive as usize) {
+            Some(arena) => Arc::clone(arena),
+            None => Arena::new("device local memory", 0, false)?,
+        };
+        let pool: Option<Arc<ThreadPool>> = Some(Arc::clone(pool));
+        let parts = SoftwareOptions { drive, arena, pool, isa: *isa };
+        let software = SoftwareDevice::new(Arc::clone(store.engine()), parts);
+        let device: Box<dyn NearStorageDevice> = match config.device {
+            DeviceChoice::Software => Box::new(software),
+            DeviceChoice::Emulated { limits, .. } => {
+                Box::new(EmulatedDevice::new(software, limits, shared.clone()))
+            }
+        };
+        let buffers = if keeps_buffers(options) && !store.parts().is_empty() {
+            let sizes = BufferSizes::for_drive(layout, options, drive);
+            Some(BufferSet::allocate(&sizes, &mut |bytes| device.allocate(bytes))?)
+        } else {
+            None
+        };
+        let bytes = weight_read_bytes(layout, options, drive);
+        let reads = &self.read_arenas[drive as usize];
+        let weight_reads =
+            [Mutex::new(reads.allocate(bytes)?), Mutex::new(reads.allocate(bytes)?)];
+        Ok(DriveUnit { store, device, buffers: Mutex::new(buffers), weight_reads })
+    }
+
+    fn finish(self, drives: Vec<DriveUnit>) -> Result<OffloadEngine> {
+        let mut engine = self.engine;
+        engine.drives = drives;
+        Ok(engine)
+    }
+}
+
+/// Whether buffers live as long as the run; the naive handler allocates them for each tasklet.
+fn keeps_buffers(options: &OffloadOptions) -> bool {
+    options.system.near_storage() && options.system != crate::offload::System::Su
+}

@@ -1,0 +1,146 @@
+//! State in and out of the drives outside of updates: initial weights, working weights, digest.
+
+use std::sync::Arc;
+
+use nearfield_runtime::kernels;
+use nearfield_runtime::memory::Arena;
+use nearfield_runtime::store::{self, DriveStore, StateDigest};
+use nearfield_runtime::types::Variable;
+use nearfield_runtime::{Error, Result};
+
+use super::OffloadEngine;
+use super::setup::Initial;
+
+impl OffloadEngine {
+    /// Initial weights of `--system memory`.
+    pub(super) fn initialise_memory(&self, initial: &Initial) -> Result<()> {
+        let Some(state) = &self.memory else { return Ok(()) };
+        for (part, run) in self.layout.parts.iter().enumerate() {
+            let mut state = state.part(part);
+            let param = &mut state.variables[0][..run.elements as usize];
+            initial(run.start, param);
+            self.publish_f32(run.start, param)?;
+        }
+        Ok(())
+    }
+
+    /// Fills the working weights from the master weights, checking these.
+    pub(super) fn load_weights(&self) -> Result<()> {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.drives.len() as u32)
+                .map(|drive| scope.spawn(move || self.load_weights_of(drive)))
+                .collect();
+            threads.into_iter().try_for_each(joined)
+        })
+    }
+
+    fn load_weights_of(&self, drive: u32) -> Result<()> {
+        let unit = self.drive(drive);
+        let mut scratch = unit.weight_reads[0].lock();
+        let block = scratch.len() as u64 / 4;
+        for &part in unit.store.parts() {
+            let run = self.layout.parts[part];
+            let padded = self.layout.padded(part);
+            let current = unit.store.expected(part)?;
+            let start = unit.store.data_offset(current.slot, Variable::Param)?;
+            let (mut first, mut found) = (0, 0_u64);
+            while first < padded {
+                let elements = block.min(padded - first);
+                let bytes = elements as usize * 4;
+                let file = unit.store.slots_file();
+                unit.store.engine().read(file, start + first * 4, &mut scratch[..bytes])?;
+                found = found.wrapping_add(kernels::checksum(self.isa, &scratch[..bytes], first));
+                let real = run.elements.saturating_sub(first).min(elements) as usize;
+                self.publish_f32(run.start + first, &scratch.as_f32()[..real])?;
+                first += elements;
+            }
+            if found != current.checksums[0] {
+                return Err(Error::Corrupt {
+                    drive,
+                    path: unit.store.path().to_path_buf(),
+                    subgroup: run.subgroup,
+                    variable: Variable::Param.name().to_owned(),
+                    expected: current.checksums[0],
+                    found,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Digest of step, master weights and moments: the same for every number of drives and placement.
+    ///
+    /// # Errors
+    /// What the drives report, or data that does not match its checksum.
+    pub fn digest(&self) -> Result<String> {
+        let Some(state) = &self.memory else {
+            return store::digest(self.drives.iter().map(|unit| &unit.store));
+        };
+        let optimizer = self.options.optimizer;
+        let mut digest = StateDigest::new(self.step, self.layout.elements, optimizer);
+        for (part, run) in self.layout.parts.iter().enumerate() {
+            let state = state.part(part);
+            for (&variable, data) in optimizer.variables().iter().zip(&state.variables) {
+                digest.add(variable, &data[..run.elements as usize]);
+            }
+        }
+        digest.finish()
+    }
+}
+
+/// Writes the initial master weights of every part and makes its first slot valid.
+pub(super) fn initialise(
+    engine: &OffloadEngine,
+    stores: &[DriveStore],
+    initial: &Initial,
+    arenas: &[Arc<Arena>],
+) -> Result<()> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = stores
+            .iter()
+            .zip(arenas)
+            .map(|(store, arena)| scope.spawn(move || initialise_drive(engine, store, initial, arena)))
+            .collect();
+        threads.into_iter().try_for_each(joined)
+    })
+}
+
+fn initialise_drive(
+    engine: &OffloadEngine,
+    store: &DriveStore,
+    initial: &Initial,
+    arena: &Arc<Arena>,
+) -> Result<()> {
+    let mut scratch = arena.allocate(arena.bytes() / 2)?;
+    let block = scratch.len() as u64 / 4;
+    let variables = engine.options.optimizer.variables();
+    for &part in store.parts() {
+        let run = engine.layout.parts[part];
+        let padded = engine.layout.padded(part);
+        let slot = store.initial_slot(part)?;
+        let start = store.data_offset(slot, Variable::Param)?;
+        let (mut first, mut sum) = (0, 0_u64);
+        while first < padded {
+            let elements = block.min(padded - first);
+            let values = &mut scratch.as_f32_mut()[..elements as usize];
+            let real = run.elements.saturating_sub(first).min(elements) as usize;
+            initial(run.start + first, &mut values[..real]);
+            values[real..].fill(0.0);
+            let bytes = &scratch[..elements as usize * 4];
+            sum = sum.wrapping_add(kernels::checksum(engine.isa, bytes, first));
+            store.engine().write(store.slots_file(), start + first * 4, bytes)?;
+            first += elements;
+        }
+        // Moments are zeros, which creation has written; their sums are 0.
+        let mut sums = vec![0; variables.len()];
+        sums[0] = sum;
+        store.seal(part, slot, 0, &sums)?;
+    }
+    Ok(())
+}
+
+fn joined(thread: std::thread::ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
+    thread.join().unwrap_or_else(|_| {
+        Err(Error::Cancelled("a thread that moves state ended without a result".into()))
+    })
+}
