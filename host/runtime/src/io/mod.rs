@@ -21,5 +21,6 @@ pub mod limit;
 
 pub use engine::{Backend, IoEngine, IoOptions, IoStats};
 pub use faults::{FaultAction, FaultOperation, FaultRule, Faults};
+pub(crate) use file::free_bytes;
 pub use file::{Direct, DriveFile, OpenMode};
 pub use throttle::Throttle;

@@ -17,7 +17,13 @@ fn pass_body(g: &[f32], p: &mut [f32], m: &mut [f32], v: &mut [f32]) {
 for_each_isa! { fn pass(g: &[f32], p: &mut [f32], m: &mut [f32], v: &mut [f32]) = pass_body }
 
 /// Reads `g`, `p`, `m`, `v` and writes `p`, `m`, `v`, in equal shares on the threads of `pool`.
-pub fn in_place_pass(pool: &rayon::ThreadPool, g: &[f32], p: &mut [f32], m: &mut [f32], v: &mut [f32]) {
+pub fn in_place_pass(
+    pool: &rayon::ThreadPool,
+    g: &[f32],
+    p: &mut [f32],
+    m: &mut [f32],
+    v: &mut [f32],
+) {
     let isa = Isa::detect();
     let share = p.len().div_ceil(pool.current_num_threads()).max(1);
     pool.install(|| {

@@ -18,8 +18,7 @@ fn whole_words_body(bytes: &[u8], first_word: u64) -> u64 {
     for block in blocks {
         for lane in 0..LANES {
             let at = lane * 4;
-            let word =
-                u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+            let word = u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
             sums[lane] = sums[lane].wrapping_add(u64::from(word) * u64::from(weights[lane]));
             weights[lane] = weights[lane].wrapping_add(2 * LANES as u32);
         }

@@ -7,7 +7,8 @@ use super::isa::{Isa, for_each_isa};
 /// Rounds fp32 to fp16 bits; as many elements as the shorter slice has.
 pub fn f32_to_f16(from: &[f32], to: &mut [u16]) {
     let length = from.len().min(to.len());
-    let target: &mut [half::f16] = half::slice::HalfBitsSliceExt::reinterpret_cast_mut(&mut to[..length]);
+    let target: &mut [half::f16] =
+        half::slice::HalfBitsSliceExt::reinterpret_cast_mut(&mut to[..length]);
     target.convert_from_f32_slice(&from[..length]);
 }
 
@@ -60,9 +61,12 @@ mod tests {
             let tie = 1_u32 << bit;
             [tie - 1, tie, tie + 1, tie | 0x40_0000, 0x7f_ffff ^ tie]
         });
-        let significands: Vec<u32> = significands.chain([0, 0x1000, 0x3000, 0x8000, 0x18000]).collect();
+        let significands: Vec<u32> =
+            significands.chain([0, 0x1000, 0x3000, 0x8000, 0x18000]).collect();
         (0..512_u32)
-            .flat_map(|top| significands.iter().map(move |low| f32::from_bits(top << 23 | (low & 0x7f_ffff))))
+            .flat_map(|top| {
+                significands.iter().map(move |low| f32::from_bits(top << 23 | (low & 0x7f_ffff)))
+            })
             .collect()
     }
 
@@ -78,7 +82,10 @@ mod tests {
                     assert_eq!(*f16, half::f16::from_f32(*value).to_bits(), "{value:e}");
                     assert_eq!(*bf16, half::bf16::from_f32(*value).to_bits(), "{value:e}");
                 } else {
-                    assert!(half::f16::from_bits(*f16).is_nan() && half::bf16::from_bits(*bf16).is_nan());
+                    assert!(
+                        half::f16::from_bits(*f16).is_nan()
+                            && half::bf16::from_bits(*bf16).is_nan()
+                    );
                 }
             }
         }

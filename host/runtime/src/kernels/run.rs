@@ -125,7 +125,9 @@ impl<'a> Run<'a> {
             Optimizer::Adagrad => (false, true),
             Optimizer::SgdMomentum => (true, false),
         };
-        let take = |needed: bool, moment: Option<&'a mut [f32]>| if needed { moment.unwrap_or_default() } else { &mut [] };
+        let take = |needed: bool, moment: Option<&'a mut [f32]>| {
+            if needed { moment.unwrap_or_default() } else { &mut [] }
+        };
         let (m, v) = (take(needs_m, moments.m), take(needs_v, moments.v));
         let wanted = |needed: bool| if needed { p.len() } else { 0 };
         if g.len() != p.len()

@@ -142,13 +142,22 @@ pub fn update_parallel(
     Ok(total)
 }
 
-fn check_segments(segments: &[Segment], elements: usize, g: GradientRef, first_element: u64) -> Result<()> {
+fn check_segments(
+    segments: &[Segment],
+    elements: usize,
+    g: GradientRef,
+    first_element: u64,
+) -> Result<()> {
     let covered: usize = segments.iter().map(|segment| segment.elements).sum();
     if covered > elements {
-        return Err(Error::Invalid(format!("segments of {covered} elements exceed arrays of {elements}")));
+        return Err(Error::Invalid(format!(
+            "segments of {covered} elements exceed arrays of {elements}"
+        )));
     }
     if g.width() == 2 && first_element % 2 == 1 {
-        return Err(Error::Invalid(format!("a 16-bit gradient cannot start at element {first_element}")));
+        return Err(Error::Invalid(format!(
+            "a 16-bit gradient cannot start at element {first_element}"
+        )));
     }
     Ok(())
 }

@@ -93,7 +93,13 @@ fn keeps(kind: Optimizer) -> (bool, bool) {
     }
 }
 
-fn run(isa: Isa, kind: Optimizer, length: usize, segments: &[Segment], threads: usize) -> (State, UpdateSums) {
+fn run(
+    isa: Isa,
+    kind: Optimizer,
+    length: usize,
+    segments: &[Segment],
+    threads: usize,
+) -> (State, UpdateSums) {
     let (g, mut p, mut m, mut v) = arrays(length);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     let (with_m, with_v) = keeps(kind);
@@ -101,7 +107,8 @@ fn run(isa: Isa, kind: Optimizer, length: usize, segments: &[Segment], threads: 
     let mut copy = vec![0; length];
     let out = WeightsOut::Bf16(&mut copy);
     let g = GradientRef::Fp32(&g);
-    let sums = update_parallel(Some(&pool), isa, kind, segments, g, &mut p, moments, out, 0).unwrap();
+    let sums =
+        update_parallel(Some(&pool), isa, kind, segments, g, &mut p, moments, out, 0).unwrap();
     let mut again = vec![0; length];
     f32_to_bf16(&p, &mut again);
     assert_eq!(copy, again);
@@ -120,7 +127,10 @@ fn every_isa_and_thread_count_gives_the_bits_of_the_plain_rule() {
             for &isa in Isa::available() {
                 for threads in [1, 3] {
                     let (state, same) = run(isa, kind, length, &segments, threads);
-                    assert!(state == expected, "{kind:?} {isa:?} {length} elements, {threads} threads");
+                    assert!(
+                        state == expected,
+                        "{kind:?} {isa:?} {length} elements, {threads} threads"
+                    );
                     assert_eq!(same, sums);
                 }
             }
@@ -134,7 +144,9 @@ fn arrays_of_different_length_are_refused() {
     let (mut p, mut m) = ([0.0; 4], [0.0; 4]);
     let moments = Moments { m: Some(&mut m), v: None };
     let g = GradientRef::Fp32(&[0.0; 4]);
-    assert!(update(Isa::Scalar, Optimizer::Adamw, &s, g, &mut p, moments, WeightsOut::None).is_err());
+    assert!(
+        update(Isa::Scalar, Optimizer::Adamw, &s, g, &mut p, moments, WeightsOut::None).is_err()
+    );
 }
 
 #[test]
@@ -154,7 +166,8 @@ fn sixteen_bit_gradients_equal_their_widened_values() {
         let update_with = |g: GradientRef| {
             let (_, mut p, mut m, mut v) = arrays(3000);
             let moments = Moments { m: Some(&mut m), v: Some(&mut v) };
-            update(Isa::detect(), Optimizer::Adamw, &scalars, g, &mut p, moments, WeightsOut::None).unwrap();
+            update(Isa::detect(), Optimizer::Adamw, &scalars, g, &mut p, moments, WeightsOut::None)
+                .unwrap();
             bits(&p)
         };
         let narrow = if half { GradientRef::Fp16(&narrow) } else { GradientRef::Bf16(&narrow) };
@@ -172,7 +185,16 @@ fn one_adam_step_is_bounded_even_for_rare_gradients() {
         let s = Scalars::new(Optimizer::Adamw, &h, step, 1.0);
         let before = p[0];
         let moments = Moments { m: Some(&mut m), v: Some(&mut v) };
-        update(Isa::detect(), Optimizer::Adamw, &s, GradientRef::Fp32(&[g]), &mut p, moments, WeightsOut::None).unwrap();
+        update(
+            Isa::detect(),
+            Optimizer::Adamw,
+            &s,
+            GradientRef::Fp32(&[g]),
+            &mut p,
+            moments,
+            WeightsOut::None,
+        )
+        .unwrap();
         let bias = (1.0 - h.beta2.powf(step as f64)).sqrt() / (1.0 - h.beta1.powf(step as f64));
         assert!(f64::from((p[0] - before).abs()) <= bound * bias.max(1.0) * 1.0001, "step {step}");
     }

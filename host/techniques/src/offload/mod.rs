@@ -5,6 +5,6 @@ pub mod options;
 pub mod placement;
 pub mod plan;
 
-pub use engine::{DeviceChoice, EngineConfig, MemoryBudget, OffloadEngine};
+pub use engine::{DeviceChoice, EngineConfig, MemoryBudget, ModelWork, OffloadEngine};
 pub use options::{OffloadOptions, Placement, System, Upstream};
 pub use placement::{FlatModel, TensorRun};

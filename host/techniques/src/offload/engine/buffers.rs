@@ -44,9 +44,9 @@ impl BufferSizes {
             state: times(4),
             gradient: times(gradient_dtype.bytes()),
             weights: copy.map(times).unwrap_or_default(),
-            pairs: options
-                .compressed()
-                .then(|| 4 * codec::kept(options.topk_keep, align_up(longest, layout.align_elements))),
+            pairs: options.compressed().then(|| {
+                4 * codec::kept(options.topk_keep, align_up(longest, layout.align_elements))
+            }),
             gradient_dtype,
         }
     }
@@ -113,9 +113,8 @@ impl BufferSet {
 
     /// The buffer of a variable's piece.
     pub fn of(&self, variable: Variable, piece: u32) -> Result<BufferId> {
-        let missing = || {
-            Error::Invalid(format!("no buffer for piece {piece} of {}", variable.name()))
-        };
+        let missing =
+            || Error::Invalid(format!("no buffer for piece {piece} of {}", variable.name()));
         if variable == Variable::Gradient {
             return self.gradient.get(piece as usize).copied().ok_or_else(missing);
         }
@@ -126,7 +125,11 @@ impl BufferSet {
 
     /// The same, `None` for a variable that the optimizer does not keep.
     pub fn optional(&self, variable: Variable, piece: u32) -> Result<Option<BufferId>> {
-        if self.variables.contains(&variable) { self.of(variable, piece).map(Some) } else { Ok(None) }
+        if self.variables.contains(&variable) {
+            self.of(variable, piece).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     /// The buffer that holds a piece's weights in the working format.
@@ -143,7 +146,9 @@ impl BufferSet {
     pub fn gradient_source(&self, piece: u32, pairs: u64) -> Result<GradientSource> {
         let buffer = self.of(Variable::Gradient, piece)?;
         Ok(match self.pairs {
-            Some((indices, values)) => GradientSource::Pairs { indices, values, pairs, dense: buffer },
+            Some((indices, values)) => {
+                GradientSource::Pairs { indices, values, pairs, dense: buffer }
+            }
             None => GradientSource::Dense { buffer, dtype: self.gradient_dtype },
         })
     }

@@ -88,7 +88,8 @@ impl OffloadEngine {
         }
         let mut pairs = compression.pairs[staging as usize].lock();
         let Pairs { indices, values, count } = &mut *pairs;
-        let (indices, values) = (&mut indices.as_u32_mut()[..kept], &mut values.as_f32_mut()[..kept]);
+        let (indices, values) =
+            (&mut indices.as_u32_mut()[..kept], &mut values.as_f32_mut()[..kept]);
         compression.topk.lock().select(gradient, kept, indices, values)?;
         *count = kept;
         if let Some(residual) = residual {
@@ -163,10 +164,7 @@ impl OffloadEngine {
             let file = unit.store.residual_file().ok_or_else(no_residual)?;
             let info = unit.store.residual_before(part, self.step + 1)?;
             let mut residual = residual.lock();
-            let Some((offset, expected)) = info.source() else {
-                residual.fill(0.0);
-                continue;
-            };
+            let (offset, expected) = (info.offset, info.checksum);
             let mut scratch = unit.weight_reads[0].lock();
             let mut sum = 0_u64;
             let block = scratch.len() / 4;

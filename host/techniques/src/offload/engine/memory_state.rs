@@ -38,8 +38,7 @@ impl MemoryState {
                     DType::Fp32 => GradientStore::Full(vec![0.0; padded]),
                     DType::Fp16 | DType::Bf16 => GradientStore::Half(vec![0; padded]),
                 };
-                let variables =
-                    optimizer.variables().iter().map(|_| vec![0.0; padded]).collect();
+                let variables = optimizer.variables().iter().map(|_| vec![0.0; padded]).collect();
                 Mutex::new(PartState { variables, gradient })
             })
             .collect();
@@ -58,13 +57,15 @@ impl MemoryState {
         let outside = || Error::Invalid(format!("a gradient run exceeds part {part}"));
         match &mut state.gradient {
             GradientStore::Full(gradient) => {
-                let target = gradient.get_mut(first..first + bytes.len() / 4).ok_or_else(outside)?;
+                let target =
+                    gradient.get_mut(first..first + bytes.len() / 4).ok_or_else(outside)?;
                 for (element, bytes) in target.iter_mut().zip(bytes.chunks_exact(4)) {
                     *element = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
                 }
             }
             GradientStore::Half(gradient) => {
-                let target = gradient.get_mut(first..first + bytes.len() / 2).ok_or_else(outside)?;
+                let target =
+                    gradient.get_mut(first..first + bytes.len() / 2).ok_or_else(outside)?;
                 for (element, bytes) in target.iter_mut().zip(bytes.chunks_exact(2)) {
                     *element = u16::from_le_bytes([bytes[0], bytes[1]]);
                 }

@@ -2,6 +2,7 @@
 
 mod budget;
 mod buffers;
+mod gradient_work;
 mod gradients;
 mod memory_state;
 mod setup;
@@ -25,6 +26,7 @@ use parking_lot::Mutex;
 use rayon::ThreadPool;
 
 pub use budget::MemoryBudget;
+pub use gradient_work::ModelWork;
 
 use super::options::OffloadOptions;
 use super::placement::FlatModel;
@@ -88,10 +90,9 @@ struct HostBuffers {
 
 impl HostBuffers {
     fn set(&self, set: u32, drive: u32) -> Result<&BufferSet> {
-        self.sets
-            .get(set as usize)
-            .and_then(|drives| drives.get(drive as usize))
-            .ok_or_else(|| Error::Invalid(format!("there is no buffer set {set} for drive {drive}")))
+        self.sets.get(set as usize).and_then(|drives| drives.get(drive as usize)).ok_or_else(|| {
+            Error::Invalid(format!("there is no buffer set {set} for drive {drive}"))
+        })
     }
 }
 
@@ -250,7 +251,11 @@ impl OffloadEngine {
             .ok_or_else(|| Error::Invalid("gradients stay in memory in this run".into()))
     }
 
-    fn with_scratch<T>(&self, elements: u64, work: impl FnOnce(&mut [u16]) -> Result<T>) -> Result<T> {
+    fn with_scratch<T>(
+        &self,
+        elements: u64,
+        work: impl FnOnce(&mut [u16]) -> Result<T>,
+    ) -> Result<T> {
         let mut scratch = self.scratch.lock();
         let wanted = if self.options.weights_dtype.bytes() == 2 { elements as usize } else { 0 };
         if scratch.len() < wanted {

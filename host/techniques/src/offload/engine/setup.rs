@@ -47,7 +47,7 @@ impl OffloadEngine {
         record: &StepRecord,
         initial: &Initial,
     ) -> Result<Self> {
-        let mut engine = Assembly::new(config, model)?;
+        let engine = Assembly::new(config, model)?;
         if !config.options.system.on_drives() {
             let engine = engine.finish(Vec::new())?;
             engine.initialise_memory(initial)?;
@@ -55,8 +55,7 @@ impl OffloadEngine {
         }
         let engines = engine.start_engines(config)?;
         let spec = engine.spec();
-        let creation =
-            store::create(&config.drives, engines, spec, config.durability, overwrite)?;
+        let creation = store::create(&config.drives, engines, spec, config.durability, overwrite)?;
         engine.initialise_drives(creation.stores(), initial)?;
         let stores = creation.finish(record.clone())?;
         let units = engine.units(config, stores)?;
@@ -70,10 +69,11 @@ impl OffloadEngine {
     /// # Errors
     /// Drives that are missing, foreign, damaged or in use; options that differ from the run's.
     pub fn resume(config: &EngineConfig, model: FlatModel) -> Result<(Self, Recovered)> {
-        let mut assembly = Assembly::new(config, model)?;
+        let assembly = Assembly::new(config, model)?;
         if !config.options.system.on_drives() {
             return Err(Error::Invalid(
-                "--system memory keeps nothing that could be resumed; use a system with --drive".into(),
+                "--system memory keeps nothing that could be resumed; use a system with --drive"
+                    .into(),
             ));
         }
         let engines = assembly.start_engines(config)?;
@@ -201,8 +201,7 @@ impl Assembly {
         let kept = codec::kept(options.topk_keep, staging.elements);
         let pair_bytes = if options.compressed() { align_up(4 * kept, 4096) } else { 0 };
         let count = u64::from(staging.buffers);
-        let arena =
-            Arena::new("gradient staging", count * (buffer_bytes + 2 * pair_bytes), lock)?;
+        let arena = Arena::new("gradient staging", count * (buffer_bytes + 2 * pair_bytes), lock)?;
         let bank = BufferBank::new("gradient staging", Arc::clone(&arena));
         let buffers =
             (0..count).map(|_| bank.allocate(buffer_bytes)).collect::<Result<Vec<_>>>()?;
@@ -301,8 +300,7 @@ impl Assembly {
         };
         let bytes = weight_read_bytes(layout, options, drive);
         let reads = &self.read_arenas[drive as usize];
-        let weight_reads =
-            [Mutex::new(reads.allocate(bytes)?), Mutex::new(reads.allocate(bytes)?)];
+        let weight_reads = [Mutex::new(reads.allocate(bytes)?), Mutex::new(reads.allocate(bytes)?)];
         Ok(DriveUnit { store, device, buffers: Mutex::new(buffers), weight_reads })
     }
 

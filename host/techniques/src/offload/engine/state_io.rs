@@ -99,7 +99,9 @@ pub(super) fn initialise(
         let threads: Vec<_> = stores
             .iter()
             .zip(arenas)
-            .map(|(store, arena)| scope.spawn(move || initialise_drive(engine, store, initial, arena)))
+            .map(|(store, arena)| {
+                scope.spawn(move || initialise_drive(engine, store, initial, arena))
+            })
             .collect();
         threads.into_iter().try_for_each(joined)
     })

@@ -63,7 +63,9 @@ impl<'a> UpdateWork<'a> {
     }
 
     fn slots(&self, part: usize) -> Result<SlotMove> {
-        self.moves[part].lock().ok_or_else(|| Error::Invalid(format!("part {part} has no slot to go to")))
+        self.moves[part]
+            .lock()
+            .ok_or_else(|| Error::Invalid(format!("part {part} has no slot to go to")))
     }
 
     /// The drive's buffers: beside the drive or in host memory.
@@ -118,10 +120,13 @@ impl<'a> UpdateWork<'a> {
             match &self.engine.host {
                 Some(host) => {
                     let mut memory = host.bank.write(buffer)?;
-                    let bounds = host.bank.bounds(BufferRange::start_of(buffer, bytes), memory.len())?;
+                    let bounds =
+                        host.bank.bounds(BufferRange::start_of(buffer, bytes), memory.len())?;
                     unit.device.storage_to_host(file, offset, &mut memory[bounds])
                 }
-                None => unit.device.storage_to_local(file, offset, BufferRange::start_of(buffer, bytes)),
+                None => {
+                    unit.device.storage_to_local(file, offset, BufferRange::start_of(buffer, bytes))
+                }
             }
         })
     }
@@ -244,10 +249,13 @@ impl<'a> UpdateWork<'a> {
             match &self.engine.host {
                 Some(host) => {
                     let memory = host.bank.read(buffer)?;
-                    let bounds = host.bank.bounds(BufferRange::start_of(buffer, bytes), memory.len())?;
+                    let bounds =
+                        host.bank.bounds(BufferRange::start_of(buffer, bytes), memory.len())?;
                     unit.device.host_to_storage(&memory[bounds], file, offset)
                 }
-                None => unit.device.local_to_storage(BufferRange::start_of(buffer, bytes), file, offset),
+                None => {
+                    unit.device.local_to_storage(BufferRange::start_of(buffer, bytes), file, offset)
+                }
             }
         })
     }
@@ -305,7 +313,8 @@ impl<'a> UpdateWork<'a> {
             };
             engine.weights.fill(first * width, real as usize, |done, target| {
                 let bytes = target.len() as u64;
-                unit.device.local_to_host(BufferRange { buffer, offset: done as u64, bytes }, target)
+                unit.device
+                    .local_to_host(BufferRange { buffer, offset: done as u64, bytes }, target)
             })?;
             let mut padding = [0; 4096];
             let mut offset = real;
@@ -339,7 +348,8 @@ impl<'a> UpdateWork<'a> {
         let unit = self.drive(part);
         let engine = self.engine;
         let elements = engine.layout.padded(part);
-        let sizes = super::buffers::BufferSizes::for_part(elements, &engine.layout, &engine.options);
+        let sizes =
+            super::buffers::BufferSizes::for_part(elements, &engine.layout, &engine.options);
         let set = BufferSet::allocate(&sizes, &mut |bytes| unit.device.allocate(bytes))?;
         *unit.buffers.lock() = Some(set);
         Ok(())

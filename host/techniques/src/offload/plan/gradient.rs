@@ -159,8 +159,8 @@ struct Planner<'a> {
 
 /// State of the staging buffers while the graph is built.
 struct Slots {
-    /// Buffer and elements still missing of each part that has begun to arrive.
-    open: HashMap<usize, (u32, u64)>,
+    /// Of each part that has begun to arrive: its buffer, the elements still missing, the last copy to it.
+    open: HashMap<usize, (u32, u64, Option<TaskId>)>,
     /// Free buffers with the tasks that emptied them, least recently used first.
     free: Vec<(u32, Vec<TaskId>)>,
 }
@@ -304,22 +304,24 @@ impl Planner<'_> {
     ) -> TaskId {
         let mut after = vec![computed];
         let in_memory = self.options.system == System::Memory;
-        let (staging, missing) = slots.open.remove(&part).unwrap_or_else(|| {
+        let (staging, missing, last) = slots.open.remove(&part).unwrap_or_else(|| {
             let missing = self.layout.parts[part].elements;
             if in_memory {
-                return (0, missing);
+                return (0, missing, None);
             }
             // `staging()` counted the buffers for this very order, so one is always free.
             let (buffer, emptied) = slots.free.remove(0);
             after.extend(emptied);
-            (buffer, missing)
+            (buffer, missing, None)
         });
+        // Copies to one buffer keep their order: the first of them waits for the buffer.
+        after.extend(last);
         let op = self.gradient_copy(elements);
         let label = format!("offload gradient of {} for part {part}", self.units[unit].name);
         let action = Action::Offload { unit, part, staging };
         let copied = self.task(self.engines.d2h, op, action, label, &after);
         if missing > elements {
-            slots.open.insert(part, (staging, missing - elements));
+            slots.open.insert(part, (staging, missing - elements, Some(copied)));
         } else if !in_memory {
             let emptied = self.send(part, staging, copied);
             slots.free.push((staging, emptied));

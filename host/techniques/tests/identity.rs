@@ -1,0 +1,130 @@
+//! Every system, number of drives, placement, format and cut gives the same bits.
+
+mod toy;
+
+use nearfield_runtime::types::{DType, Optimizer};
+use nearfield_techniques::offload::plan::formulas;
+use nearfield_techniques::offload::{OffloadEngine, OffloadOptions, Placement, System, Upstream};
+
+const STEPS: u64 = 4;
+
+fn options(system: System) -> OffloadOptions {
+    OffloadOptions { system, subgroup_elements: 70_000, ..OffloadOptions::default() }
+}
+
+#[test]
+fn every_system_number_of_drives_and_placement_has_the_digest_of_memory() {
+    for optimizer in [Optimizer::Adamw, Optimizer::Adam, Optimizer::Adagrad, Optimizer::SgdMomentum]
+    {
+        let with = |system| OffloadOptions { optimizer, ..options(system) };
+        let expected = toy::run(with(System::Memory), 1, 9_000, STEPS);
+        for system in [System::Base, System::BasePipe, System::Su, System::SuO] {
+            for (drives, placement, upstream) in [
+                (1, Placement::FlatEqual, Upstream::Fp16Local),
+                (2, Placement::SubgroupRr, Upstream::Fp32Storage),
+                (3, Placement::FlatEqual, Upstream::Fp32Storage),
+                (6, Placement::SubgroupRr, Upstream::Fp16Local),
+                (10, Placement::FlatEqual, Upstream::Fp16Local),
+            ] {
+                let options = OffloadOptions { placement, upstream, ..with(system) };
+                let found = toy::run(options, drives, 9_000, STEPS);
+                assert!(found == expected, "{optimizer:?} {system:?} {drives} {placement:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pieces_formats_and_upstream_do_not_change_the_state() {
+    let expected = toy::run(options(System::Memory), 1, 40_000, STEPS);
+    for (pieces, subgroup_elements) in [(1, 300_000), (3, 300_000), (4, 1_000_000)] {
+        let options = OffloadOptions { pieces, subgroup_elements, ..options(System::SuO) };
+        assert!(toy::run(options, 2, 40_000, STEPS) == expected, "{pieces} pieces");
+    }
+    for weights_dtype in [DType::Fp16, DType::Bf16] {
+        let base = OffloadOptions { weights_dtype, ..options(System::Memory) };
+        let (digest, weights) = toy::run(base.clone(), 1, 40_000, STEPS);
+        assert_eq!(digest, expected.0);
+        for system in [System::Base, System::Su, System::SuO] {
+            for upstream in [Upstream::Fp16Local, Upstream::Fp32Storage] {
+                let options = OffloadOptions { system, upstream, ..base.clone() };
+                let found = toy::run(options, 2, 40_000, STEPS);
+                assert!(found.0 == digest && found.1 == weights, "{system:?} {upstream:?}");
+            }
+        }
+    }
+    for gradient_dtype in [DType::Fp16, DType::Bf16] {
+        for system in [System::Memory, System::BasePipe, System::SuO] {
+            let options = OffloadOptions { gradient_dtype, ..options(system) };
+            assert!(
+                toy::run(options, 2, 40_000, STEPS) == expected,
+                "{system:?} {gradient_dtype:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn keeping_everything_equals_no_compression() {
+    let expected = toy::run(options(System::SuO), 2, 9_000, STEPS);
+    let options = OffloadOptions { topk_keep: 1.0, ..options(System::SuOC) };
+    assert_eq!(toy::run(options, 2, 9_000, STEPS), expected);
+}
+
+#[test]
+fn compression_does_not_depend_on_pieces_or_upstream() {
+    for error_feedback in [false, true] {
+        let with = |pieces, upstream| OffloadOptions {
+            topk_keep: 0.05,
+            error_feedback,
+            pieces,
+            upstream,
+            subgroup_elements: 400_000,
+            ..options(System::SuOC)
+        };
+        let expected = toy::run(with(1, Upstream::Fp16Local), 1, 40_000, STEPS);
+        assert_eq!(toy::run(with(4, Upstream::Fp32Storage), 1, 40_000, STEPS), expected);
+        let dense = toy::run(options(System::SuO), 1, 40_000, STEPS);
+        assert_ne!(dense.0, expected.0);
+    }
+}
+
+#[test]
+fn measured_bytes_equal_the_graph_and_the_formula() {
+    for system in [System::Base, System::BasePipe, System::Su, System::SuO, System::SuOC] {
+        for upstream in [Upstream::Fp16Local, Upstream::Fp32Storage] {
+            for (drives, error_feedback) in [(1, false), (3, system == System::SuOC)] {
+                let options = OffloadOptions { upstream, error_feedback, ..options(system) };
+                let root = tempfile::tempdir().unwrap();
+                let (model, units) = toy::model(30_000);
+                let drives = toy::directories(root.path(), drives);
+                let config = toy::config(options.clone(), drives, units.clone());
+                let record = toy::record(0, 1.0);
+                let mut engine =
+                    OffloadEngine::create(&config, model, false, &record, &toy::initial).unwrap();
+                let before = engine.io_stats();
+                let metadata = engine.metadata_bytes();
+                toy::steps(&mut engine, &units, 3, 1.0).unwrap();
+                let formula = formulas::step_traffic(engine.layout(), &options).times(3);
+                assert_eq!(engine.traffic(), formula, "{system:?} {upstream:?}");
+                assert_eq!(engine.predicted_step_traffic().times(3), formula);
+                let written = engine.io_stats().bytes_written - before.bytes_written;
+                let metadata = engine.metadata_bytes() - metadata;
+                assert_eq!(written, formula.media_write + metadata);
+                assert_eq!(engine.io_stats().bytes_read - before.bytes_read, formula.media_read);
+                let (peak, allocations) = engine.local_memory();
+                match system {
+                    System::SuO | System::SuOC => {
+                        let largest = (0..engine.layout().drives)
+                            .map(|d| formulas::local_memory_bytes(engine.layout(), &options, d));
+                        assert_eq!(Some(peak), largest.max());
+                    }
+                    System::Su => {
+                        assert_eq!(allocations, 3 * 4 * engine.layout().parts.len() as u64)
+                    }
+                    _ => assert_eq!(allocations, 0),
+                }
+            }
+        }
+    }
+}
