@@ -27,6 +27,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // A reader that closes the pipe (`nearfield … | head`) ends this program, as it does others.
+    // SAFETY: sets a disposition before any thread exists.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let cli = Cli::parse();
     tracing_subscriber::fmt()
         .with_env_filter(
