@@ -6,6 +6,7 @@ mod metrics;
 mod picture;
 mod report;
 
+use std::fmt::Write;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -151,7 +152,7 @@ impl Run {
         Ok(())
     }
 
-    /// What people want to know at the end.
+    /// What people want to know at the end: on the output, or beside it where that carries JSON lines.
     fn conclude(
         &self,
         args: &TrainArgs,
@@ -160,37 +161,41 @@ impl Run {
         out: &std::path::Path,
         stopped: bool,
     ) -> Result<()> {
-        if self.json {
-            return Ok(());
-        }
-        println!("{}\n", report::tables(report, &self.usage));
+        let mut text = format!("{}\n\n", report::tables(report, &self.usage));
         let lines = self.metrics.lines();
         if let (Some(first), Some(last)) = (lines.first(), lines.last()) {
-            println!(
+            writeln!(
+                text,
                 "loss          {:.4} -> {:.4} over {} iterations",
                 first.loss, last.loss, last.iteration
-            );
+            )?;
         }
         if let Some(loss) = lines.iter().rev().find_map(|line| line.eval_loss) {
-            println!("evaluation    {loss:.4}");
+            writeln!(text, "evaluation    {loss:.4}")?;
         }
-        println!("state digest  {}", report["state_digest"].as_str().unwrap_or_default());
+        let digest = report["state_digest"].as_str().unwrap_or_default();
+        writeln!(text, "state digest  {digest}")?;
         let tokens = args.sample.unwrap_or(200);
         if tokens > 0 && !stopped {
-            let options = GenerateOptions { tokens: tokens as u32, ..GenerateOptions::default() };
-            let text = self.trainer.generate(b"def ", &options)?;
-            println!(
-                "sample        def {}",
-                String::from_utf8_lossy(&text).replace('\n', "\n              ")
-            );
+            let tokens = u32::try_from(tokens).context("--sample is too large")?;
+            let options = GenerateOptions { tokens, ..GenerateOptions::default() };
+            let sample = self.trainer.generate(b"def ", &options)?;
+            let sample = String::from_utf8_lossy(&sample).replace('\n', "\n              ");
+            writeln!(text, "sample        def {sample}")?;
         }
-        println!("report        {}", report_path.display());
-        println!("picture       {}", out.join("run.svg").display());
+        writeln!(text, "report        {}", report_path.display())?;
+        writeln!(text, "picture       {}", out.join("run.svg").display())?;
         if stopped {
-            println!(
+            writeln!(
+                text,
                 "\nStopped after iteration {}; continue with the same command and --resume.",
                 self.trainer.iteration()
-            );
+            )?;
+        }
+        if self.json {
+            eprint!("{text}");
+        } else {
+            print!("{text}");
         }
         Ok(())
     }

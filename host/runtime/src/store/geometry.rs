@@ -88,7 +88,7 @@ impl Geometry {
             .iter()
             .map(|&elements| {
                 let (header, first) = (next, next + alignment);
-                let place = match spec.gradients {
+                match spec.gradients {
                     GradientFormat::Dense { dtype } => {
                         next = first + unit(elements * dtype.bytes());
                         GradientPlace { header, first, values: first, count: elements }
@@ -99,8 +99,7 @@ impl Geometry {
                         next = at + unit(count * values.bytes());
                         GradientPlace { header, first, values: at, count }
                     }
-                };
-                place
+                }
             })
             .collect();
         let gradient_bytes = next;
