@@ -26,15 +26,15 @@ fn options(system: System, subgroup_elements: u64) -> OffloadOptions {
     OffloadOptions { system, subgroup_elements, pieces: 2, ..OffloadOptions::default() }
 }
 
-/// Five parts a drive (more than there are spare slots), two pieces, and compression with residuals.
+/// More parts a drive than there are spare slots, two pieces a part, and compression with residuals.
 fn scripts() -> Vec<Script> {
     let compressed =
-        OffloadOptions { topk_keep: 0.3, error_feedback: true, ..options(System::SuOC, 1500) };
+        OffloadOptions { topk_keep: 0.3, error_feedback: true, ..options(System::SuOC, 2048) };
     vec![
-        Script::new(options(System::SuO, 1500), 300, &[], LAST),
-        Script::new(options(System::BasePipe, 1200), 200, &[], LAST),
-        Script::new(options(System::Su, 600), 200, &[], LAST),
-        Script::new(compressed, 200, &[], LAST),
+        Script::new(options(System::SuO, 2048), 400, &[], LAST),
+        Script::new(options(System::BasePipe, 2048), 500, &[], LAST),
+        Script::new(options(System::Su, 1024), 350, &[], LAST),
+        Script::new(compressed, 300, &[], LAST),
     ]
 }
 
@@ -109,7 +109,7 @@ fn crash_at_every_request_with_compression_and_error_feedback() {
 
 #[test]
 fn crash_at_every_request_without_flushes() {
-    let mut script = Script::new(options(System::SuO, 600), 200, &[], LAST);
+    let mut script = Script::new(options(System::SuO, 1024), 200, &[], LAST);
     script.durability = Durability::Process;
     crash_everywhere(&script, CRASHING);
 }
@@ -117,8 +117,8 @@ fn crash_at_every_request_without_flushes() {
 #[test]
 fn crash_at_every_request_around_skipped_iterations() {
     let compressed =
-        OffloadOptions { topk_keep: 0.3, error_feedback: true, ..options(System::SuOC, 3000) };
-    for options in [compressed, options(System::SuO, 3000)] {
+        OffloadOptions { topk_keep: 0.3, error_feedback: true, ..options(System::SuOC, 2048) };
+    for options in [compressed, options(System::SuO, 2048)] {
         crash_everywhere(&Script::new(options, 200, &[2, 4], 5), 3);
     }
 }
