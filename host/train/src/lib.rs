@@ -13,5 +13,6 @@ pub mod model;
 mod random;
 pub mod scaler;
 pub mod schedule;
+pub mod trainer;
 
 pub use error::{Error, Result};

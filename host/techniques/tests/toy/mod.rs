@@ -1,5 +1,5 @@
 //! A model without tensors: gradients are a function of step and element, so runs can be compared bit by bit.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 

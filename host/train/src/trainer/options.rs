@@ -1,0 +1,156 @@
+//! Everything that a training run is made of.
+
+use std::path::PathBuf;
+
+use nearfield_runtime::io::IoOptions;
+use nearfield_runtime::store::Durability;
+use nearfield_runtime::types::HyperParameters;
+use nearfield_techniques::offload::{DeviceChoice, OffloadOptions};
+use serde::{Deserialize, Serialize};
+
+use crate::data::CorpusOptions;
+use crate::error::{Error, Result};
+use crate::model::Shape;
+use crate::scaler::LossScale;
+use crate::schedule::Schedule;
+
+/// Options of a [`super::Trainer`].
+#[derive(Debug, Clone)]
+pub struct TrainOptions {
+    /// Text.
+    pub corpus: CorpusOptions,
+    /// Model.
+    pub shape: Shape,
+    /// Sequences of a micro-batch.
+    pub batch: u32,
+    /// Micro-batches of a step.
+    pub accumulate: u32,
+    /// Iterations of the whole run, skipped ones included.
+    pub iterations: u64,
+    /// Learning rate over the steps.
+    pub schedule: Schedule,
+    /// Hyper-parameters of the decay group; `lr` is the schedule's.
+    pub hyper: HyperParameters,
+    /// Loss scale.
+    pub loss_scale: LossScale,
+    /// Largest global gradient norm, 0 for no clipping.
+    pub clip: f64,
+    /// Seed of initial weights and data order.
+    pub seed: u64,
+    /// `cpu`, `cuda` or `cuda:N`.
+    pub compute: String,
+    /// CPU threads of model and kernels.
+    pub threads: usize,
+    /// Batches of one evaluation.
+    pub evaluation_batches: u64,
+    /// The offload technique; its working format is the model's.
+    pub offload: OffloadOptions,
+    /// One directory a drive.
+    pub drives: Vec<PathBuf>,
+    /// Storage I/O.
+    pub io: IoOptions,
+    /// What a step survives.
+    pub durability: Durability,
+    /// What stands beside each drive.
+    pub device: DeviceChoice,
+    /// Continue the run on the drives.
+    pub resume: bool,
+    /// Replace another run on the drives.
+    pub overwrite: bool,
+}
+
+impl TrainOptions {
+    /// Checks ranges that no other part checks.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] that names the option and what to change.
+    pub fn validate(&self) -> Result<()> {
+        self.shape.validate()?;
+        self.schedule.validate()?;
+        self.loss_scale.validate()?;
+        self.offload.validate()?;
+        let invalid = |text: String| Err(Error::Invalid(text));
+        if self.batch == 0 || self.accumulate == 0 || self.iterations == 0 {
+            return invalid("--batch, --accumulate and --steps must be at least 1".into());
+        }
+        let HyperParameters { beta1, beta2, eps, weight_decay, .. } = self.hyper;
+        for (name, beta) in [("--beta1", beta1), ("--beta2", beta2)] {
+            if !(0.0..1.0).contains(&beta) {
+                return invalid(format!("{name} {beta} must be at least 0 and below 1"));
+            }
+        }
+        if !(eps.is_finite() && eps > 0.0) {
+            return invalid(format!("--eps {eps} must be a finite number above 0"));
+        }
+        if !(weight_decay.is_finite() && weight_decay >= 0.0) {
+            return invalid(format!(
+                "--weight-decay {weight_decay} must be a finite number of at least 0"
+            ));
+        }
+        if !(self.clip.is_finite() && self.clip >= 0.0) {
+            return invalid(format!("--clip {} must be a finite number of at least 0", self.clip));
+        }
+        if self.offload.system.on_drives() && self.drives.is_empty() {
+            return invalid(format!(
+                "--system {} keeps its state on drives: give at least one --drive DIR, or use --system memory",
+                self.offload.system.name()
+            ));
+        }
+        if !self.offload.system.on_drives() && !self.drives.is_empty() {
+            return invalid(
+                "--system memory uses no drives: leave out --drive, or use --system su+o".into(),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// What makes a run the same run: it must not change when it is resumed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Identity {
+    seed: u64,
+    batch: u32,
+    accumulate: u32,
+    dtype: String,
+    heads: u32,
+    seq: u32,
+    threads: usize,
+    text: String,
+}
+
+impl Identity {
+    pub fn new(options: &TrainOptions, text: String) -> Self {
+        Self {
+            seed: options.seed,
+            batch: options.batch,
+            accumulate: options.accumulate,
+            dtype: options.offload.weights_dtype.name().to_owned(),
+            heads: options.shape.heads,
+            seq: options.shape.seq,
+            threads: options.threads,
+            text,
+        }
+    }
+
+    /// Names the first option that differs from the run's.
+    pub fn check(&self, stored: &Self) -> Result<()> {
+        let pairs = [
+            ("--seed", self.seed.to_string(), stored.seed.to_string()),
+            ("--batch", self.batch.to_string(), stored.batch.to_string()),
+            ("--accumulate", self.accumulate.to_string(), stored.accumulate.to_string()),
+            ("--dtype", self.dtype.clone(), stored.dtype.clone()),
+            ("--heads", self.heads.to_string(), stored.heads.to_string()),
+            ("--seq", self.seq.to_string(), stored.seq.to_string()),
+            ("--threads", self.threads.to_string(), stored.threads.to_string()),
+            ("text of --data (its digest)", self.text.clone(), stored.text.clone()),
+        ];
+        for (name, own, stored) in pairs {
+            if own != stored {
+                return Err(Error::Invalid(format!(
+                    "the run on the drives has {name} {stored}, not {own}; resume it with the same, or start anew with --overwrite"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
