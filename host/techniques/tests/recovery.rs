@@ -1,5 +1,7 @@
 //! Crashes and power cuts at every I/O boundary of a step: each one continues to the state of the run that had none.
 
+#![allow(clippy::unwrap_used)] // A test fails by panicking.
+
 mod toy;
 
 use std::path::PathBuf;
