@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +79,7 @@ pub struct IoEngine {
     bytes_written: AtomicU64,
     transfers: AtomicU64,
     flushes: AtomicU64,
+    warned_buffered: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -126,25 +127,34 @@ impl IoEngine {
             bytes_written: AtomicU64::new(0),
             transfers: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
+            warned_buffered: AtomicBool::new(false),
         }))
     }
 
     /// Registers arenas with the kernel, once, before the first transfer. Returns whether that worked; without
-    /// it transfers work as well, a little slower.
+    /// it transfers work as well, a little slower. The memory stays mapped as long as the engine lives.
     ///
     /// # Errors
     /// None at present; kept for devices whose memory must be registered.
     pub fn register(&self, arenas: &[&Arena]) -> Result<bool> {
         let Driver::Uring(ring) = &self.driver else { return Ok(false) };
-        let ranges: Vec<_> =
-            arenas.iter().map(|arena| arena.range()).filter(|range| range.1 > 0).collect();
-        if ranges.is_empty() {
+        let memory: Vec<_> = arenas
+            .iter()
+            .filter(|arena| arena.bytes() > 0)
+            .map(|arena| Arc::clone(arena.mapping()))
+            .collect();
+        if memory.is_empty() {
             return Ok(false);
         }
-        match ring.register(&ranges) {
+        match ring.register(memory) {
             Ok(()) => Ok(true),
             Err(error) => {
-                tracing::warn!(%error, "buffers could not be registered (raise ulimit -l); transfers will be a little slower");
+                let why = match error.raw_os_error() {
+                    Some(libc::EBUSY) => "this engine has registered buffers before",
+                    Some(libc::ENOMEM) => "the limit of locked memory is too low: raise ulimit -l",
+                    _ => "the kernel refused it",
+                };
+                tracing::warn!(%error, "buffers could not be registered ({why}); transfers will be a little slower");
                 Ok(false)
             }
         }
@@ -155,7 +165,17 @@ impl IoEngine {
     /// # Errors
     /// [`Error::Io`] with the path.
     pub fn open(&self, path: &Path, mode: OpenMode) -> Result<DriveFile> {
-        DriveFile::open(path, mode, self.direct)
+        let file = DriveFile::open(path, mode, self.direct)?;
+        if self.direct == Direct::Preferred
+            && !file.direct()
+            && !self.warned_buffered.swap(true, Relaxed)
+        {
+            tracing::warn!(
+                path = %path.display(),
+                "this file system has no direct I/O; transfers go through the page cache"
+            );
+        }
+        Ok(file)
     }
 
     /// Fills `buffer` from byte `offset`.

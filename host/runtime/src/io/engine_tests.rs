@@ -89,10 +89,20 @@ fn a_direct_transfer_off_the_grid_is_refused() {
 }
 
 #[test]
-fn a_memory_file_system_works_with_or_without_direct_io() {
-    let Ok(directory) = tempfile::tempdir_in("/dev/shm") else { return };
+fn a_memory_file_system_is_never_called_direct() {
+    let Ok(directory) = tempfile::tempdir_in("/dev/shm") else {
+        eprintln!("/dev/shm is not there; this test needs a file system in memory");
+        return;
+    };
+    let path = directory.path().join("f");
+    std::fs::write(&path, b"kept").unwrap();
+    let required = IoOptions { direct: Direct::Required, ..IoOptions::default() };
+    let error = IoEngine::start("test", &required).unwrap().open(&path, OpenMode::Create);
+    assert!(error.unwrap_err().to_string().contains("--direct off"));
+    assert_eq!(std::fs::read(&path).unwrap(), b"kept");
     let engine = start(Backend::Auto, None);
-    let file = engine.open(&directory.path().join("f"), OpenMode::Create).unwrap();
+    let file = engine.open(&path, OpenMode::Create).unwrap();
+    assert_eq!((file.direct(), file.alignment(), file.len().unwrap()), (false, 1, 0));
     let arena = Arena::new("test", 1 << 20, false).unwrap();
     let mut region = arena.allocate(98_304).unwrap();
     region.fill(7);
@@ -190,6 +200,134 @@ fn rules_are_read_from_text() {
     assert_eq!(rule.action, FaultAction::Fail(libc::ENOSPC));
     assert_eq!((rule.nth, rule.file.as_str()), (5, "drive1/slots.nf"));
     assert!("write:x:EIO".parse::<FaultRule>().is_err());
+}
+
+#[test]
+fn memory_mapped_where_a_registered_arena_was_is_not_taken_for_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = start(Backend::Auto, None);
+    let path = directory.path().join("f");
+    let file = engine.open(&path, OpenMode::Create).unwrap();
+    let registered = Arena::new("test", 4 << 20, false).unwrap();
+    engine.register(&[&registered]).unwrap();
+    registered.allocate(8192).unwrap().fill(0xaa);
+    drop(registered);
+    for _ in 0..4 {
+        let arena = Arena::new("test", 4 << 20, false).unwrap();
+        let mut region = arena.allocate(8192).unwrap();
+        region.fill(0x55);
+        engine.write(&file, 0, &region).unwrap();
+        assert!(std::fs::read(&path).unwrap().iter().all(|&byte| byte == 0x55));
+    }
+}
+
+#[test]
+fn a_second_registration_is_refused_and_transfers_go_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = start(Backend::Auto, None);
+    let file = engine.open(&directory.path().join("f"), OpenMode::Create).unwrap();
+    let arenas = [0, 1].map(|_| Arena::new("test", 1 << 20, false).unwrap());
+    let first = engine.register(&[&arenas[0]]).unwrap();
+    assert!(!first || !engine.register(&[&arenas[1]]).unwrap());
+    for arena in &arenas {
+        engine.write(&file, 0, &arena.allocate(20_480).unwrap()).unwrap();
+    }
+}
+
+/// Makes `io_uring_setup` fail with `errno` in this thread and those it starts, as a container's profile does.
+fn deny_io_uring(errno: i32) {
+    let jump = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    let give = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut program = [
+        step((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, 0),
+        step(jump, 0, 1, libc::SYS_io_uring_setup as u32),
+        step(give, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        step(give, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: both calls concern this thread only, and the program is copied by the kernel.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let mode = libc::SECCOMP_MODE_FILTER;
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program, 0, 0), 0);
+    }
+}
+
+#[test]
+fn where_io_uring_is_denied_threads_take_over_and_a_requirement_names_the_cause() {
+    for (errno, cause) in [(libc::EPERM, "denied"), (libc::ENOSYS, "does not offer")] {
+        let denied = move || {
+            deny_io_uring(errno);
+            assert_eq!(start(Backend::Auto, None).backend(), "threads");
+            let required = IoOptions { backend: Backend::Uring, ..IoOptions::default() };
+            let error = IoEngine::start("test", &required).unwrap_err().to_string();
+            assert!(error.contains(cause), "{error}");
+        };
+        std::thread::spawn(denied).join().unwrap();
+    }
+}
+
+#[test]
+fn reserving_neither_shortens_a_file_nor_fills_a_drive_that_is_too_small() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = start(Backend::Auto, None);
+    let file = engine.open(&directory.path().join("f"), OpenMode::Create).unwrap();
+    file.reserve(65_536).unwrap();
+    file.reserve(4096).unwrap();
+    assert_eq!(file.len().unwrap(), 65_536);
+    let error = file.reserve(1 << 60).unwrap_err();
+    assert!(
+        matches!(error, Error::NoSpace { needed, available, .. } if needed > available),
+        "{error}"
+    );
+    assert_eq!(file.len().unwrap(), 65_536);
+}
+
+#[test]
+fn a_file_that_ends_off_the_grid_is_named_truncated() {
+    both(|backend| {
+        let directory = tempfile::tempdir().unwrap();
+        let engine = start(backend, None);
+        let path = directory.path().join("short");
+        std::fs::write(&path, vec![1; 10_001]).unwrap();
+        let file = engine.open(&path, OpenMode::Read).unwrap();
+        let arena = Arena::new("test", 1 << 20, false).unwrap();
+        let error = engine.read(&file, 0, &mut arena.allocate(32_768).unwrap()).unwrap_err();
+        assert!(matches!(error, Error::Truncated { actual: 10_001, .. }), "{error}");
+    });
+}
+
+#[test]
+fn a_flush_covers_only_writes_that_had_completed_when_it_began() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    std::fs::write(&path, [1; 1024]).unwrap();
+    let file = DriveFile::open(&path, OpenMode::ReadWrite, Direct::Off).unwrap();
+    let again = DriveFile::open(&path, OpenMode::ReadWrite, Direct::Off).unwrap();
+    let faults = Faults::tracking(Vec::new());
+    let done = faults.will_write(&file, 0, 512).unwrap();
+    file.write_once(0, &[2; 512]).unwrap();
+    faults.landed(&done);
+    let open = faults.will_write(&file, 512, 512).unwrap();
+    let covered = faults.written(&again);
+    assert_eq!(covered, done);
+    file.write_once(512, &[2; 512]).unwrap();
+    faults.landed(&open);
+    faults.flushed(&covered);
+    // Whatever the fate of the second write, some seed loses it, and none loses the first.
+    let mut lost = false;
+    for seed in 0..16 {
+        faults.power_cut(seed).unwrap();
+        let after = std::fs::read(&path).unwrap();
+        assert_eq!(after[..512], [2; 512]);
+        lost |= after[512..] == [1; 512];
+        file.write_once(512, &[1; 512]).unwrap();
+        let write = faults.will_write(&file, 512, 512).unwrap();
+        file.write_once(512, &[2; 512]).unwrap();
+        faults.landed(&write);
+    }
+    assert!(lost);
 }
 
 proptest! {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 
@@ -90,11 +90,15 @@ pub struct Faults {
     crashed: AtomicBool,
     track: bool,
     unflushed: Mutex<VecDeque<Unflushed>>,
+    next_id: AtomicU64,
 }
 
 /// What a write has replaced and no flush has covered yet.
 #[derive(Debug)]
 struct Unflushed {
+    id: u64,
+    /// Whether the write has completed; a flush covers only those that had when it began.
+    landed: bool,
     file: DriveFile,
     offset: u64,
     before: Vec<u8>,
@@ -160,9 +164,16 @@ impl Faults {
     }
 
     /// Keeps what a write is about to replace.
-    pub(super) fn will_write(&self, file: &DriveFile, offset: u64, length: usize) -> Result<()> {
+    ///
+    /// Returns what the write is known by, or nothing without tracking.
+    pub(super) fn will_write(
+        &self,
+        file: &DriveFile,
+        offset: u64,
+        length: usize,
+    ) -> Result<Vec<u64>> {
         if !self.track {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let mut before = vec![0; length];
         let plain = std::fs::File::open(file.path())
@@ -180,22 +191,32 @@ impl Faults {
             }
             done += read;
         }
-        self.unflushed.lock().push_back(Unflushed { file: file.clone(), offset, before });
-        Ok(())
+        let id = self.next_id.fetch_add(1, SeqCst);
+        let write = Unflushed { id, landed: false, file: file.clone(), offset, before };
+        self.unflushed.lock().push_back(write);
+        Ok(vec![id])
     }
 
-    /// Writes before this point are covered by the flush that follows.
-    pub(super) fn flush_mark(&self) -> usize {
-        self.unflushed.lock().len()
+    /// The writes known by `ids` have completed.
+    pub(super) fn landed(&self, ids: &[u64]) {
+        if ids.is_empty() {
+            return;
+        }
+        for write in self.unflushed.lock().iter_mut().filter(|write| ids.contains(&write.id)) {
+            write.landed = true;
+        }
     }
 
-    /// Forgets pre-images of `file` among the first `mark` writes.
-    pub(super) fn flushed(&self, file: &DriveFile, mark: usize) {
-        let mut index = 0;
-        self.unflushed.lock().retain(|write| {
-            index += 1;
-            index > mark || !write.file.same_as(file)
-        });
+    /// The writes that a flush of `file` covers if it begins now: those that have completed, through whatever handle.
+    pub(super) fn written(&self, file: &DriveFile) -> Vec<u64> {
+        let unflushed = self.unflushed.lock();
+        let covered = unflushed.iter().filter(|write| write.landed && write.file.same_as(file));
+        covered.map(|write| write.id).collect()
+    }
+
+    /// Forgets the pre-images of the writes that a flush has covered.
+    pub(super) fn flushed(&self, covered: &[u64]) {
+        self.unflushed.lock().retain(|write| !covered.contains(&write.id));
     }
 
     /// What a power cut leaves: of the writes that no flush has covered, each sector arrives or does not, as the

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -54,29 +54,37 @@ impl DriveFile {
         let mut options = OpenOptions::new();
         options.read(true).write(mode != OpenMode::Read);
         if mode == OpenMode::Create {
-            options.create(true).truncate(true).mode(0o644);
+            options.create(true).mode(0o644);
         }
         let error = |source| Error::io("open", path, 0, 0, source);
-        let (file, direct) = if direct == Direct::Off {
-            (options.open(path).map_err(error)?, false)
-        } else {
-            match options.clone().custom_flags(libc::O_DIRECT).open(path) {
-                Ok(file) => (file, true),
-                Err(source)
-                    if source.raw_os_error() == Some(libc::EINVAL)
-                        && direct == Direct::Preferred =>
-                {
-                    tracing::warn!(
-                        path = %path.display(),
-                        "this file system has no direct I/O; transfers go through the page cache and will be slower"
-                    );
-                    (options.open(path).map_err(error)?, false)
+        let unsupported = || std::io::Error::from_raw_os_error(libc::EINVAL);
+        let opened = match direct {
+            Direct::Off => Err(unsupported()),
+            _ => options.clone().custom_flags(libc::O_DIRECT).open(path).and_then(|file| {
+                match direct_alignment(&file) {
+                    Some(alignment) => Ok((file, alignment)),
+                    None => Err(unsupported()),
                 }
-                Err(source) => return Err(error(source)),
-            }
+            }),
         };
-        let alignment = if direct { direct_alignment(&file) } else { 1 };
-        Ok(Self(Arc::new(Inner { file, path: path.to_path_buf(), alignment, direct })))
+        let (file, alignment) = match opened {
+            Ok((file, alignment)) => (file, Some(alignment)),
+            Err(source)
+                if source.raw_os_error() == Some(libc::EINVAL) && direct != Direct::Required =>
+            {
+                (options.open(path).map_err(error)?, None)
+            }
+            Err(source) => return Err(error(source)),
+        };
+        if mode == OpenMode::Create {
+            file.set_len(0).map_err(error)?;
+        }
+        Ok(Self(Arc::new(Inner {
+            file,
+            path: path.to_path_buf(),
+            alignment: alignment.unwrap_or(1),
+            direct: alignment.is_some(),
+        })))
     }
 
     /// Its path.
@@ -104,33 +112,49 @@ impl DriveFile {
         self.0.direct
     }
 
-    /// Reserves space for the first `bytes` bytes, so that writing them cannot fail for want of it.
+    /// Reserves space for the first `bytes` bytes, so that writing them cannot fail for want of it, and makes the file
+    /// at least that long.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] with what is needed and what is free.
+    /// [`Error::NoSpace`] with what is needed on top of what the file has, and what is free.
     pub fn reserve(&self, bytes: u64) -> Result<()> {
         if bytes == 0 {
             return Ok(());
         }
+        let error = |source| Error::io("reserve", self.path(), 0, bytes, source);
+        let metadata = self.0.file.metadata().map_err(error)?;
+        let needed = bytes.saturating_sub(metadata.blocks().saturating_mul(512));
+        let no_space =
+            |available| Error::NoSpace { path: self.path().to_path_buf(), needed, available };
+        // Asked first, so that a drive that is too small is not filled to the brim by the attempt.
+        let available = free_bytes(self.path())?;
+        if needed > available {
+            return Err(no_space(available));
+        }
+        let length = i64::try_from(bytes)
+            .map_err(|_| error(std::io::Error::from_raw_os_error(libc::EFBIG)))?;
         // SAFETY: plain system call on an open descriptor.
-        let status =
-            unsafe { libc::fallocate(self.raw(), 0, 0, bytes.min(i64::MAX as u64) as i64) };
-        if status == 0 {
+        if unsafe { libc::fallocate(self.raw(), 0, 0, length) } == 0 {
             return Ok(());
         }
         let source = std::io::Error::last_os_error();
         match source.raw_os_error() {
-            Some(libc::ENOSPC | libc::EDQUOT) => {
+            Some(libc::ENOSPC) => {
+                // A part may have been set aside before space ran out. If giving it back fails as well, the error
+                // that follows is still the one that matters.
+                let _ = self.0.file.set_len(metadata.len());
                 let available = free_bytes(self.path())?;
-                Err(Error::NoSpace { path: self.path().to_path_buf(), needed: bytes, available })
+                Err(if needed > available { no_space(available) } else { error(source) })
             }
-            // Not every file system can reserve; writing the length is the best that is left.
-            Some(libc::EOPNOTSUPP) => self
-                .0
-                .file
-                .set_len(bytes)
-                .map_err(|source| Error::io("reserve", self.path(), 0, bytes, source)),
-            _ => Err(Error::io("reserve", self.path(), 0, bytes, source)),
+            // Not every file system can reserve; setting the length is the best that is left.
+            Some(libc::EOPNOTSUPP) => {
+                tracing::warn!(
+                    path = %self.path().display(),
+                    "this file system cannot reserve space; if it fills up, a step fails in its middle"
+                );
+                self.0.file.set_len(bytes.max(metadata.len())).map_err(error)
+            }
+            _ => Err(error(source)),
         }
     }
 
@@ -138,8 +162,9 @@ impl DriveFile {
         self.0.file.as_raw_fd()
     }
 
+    /// Whether both are handles of one file.
     pub(super) fn same_as(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.0, &other.0) || self.0.path == other.0.path
     }
 
     /// One system call; may transfer less than asked for.
@@ -200,9 +225,26 @@ pub(crate) fn free_bytes(path: &Path) -> Result<u64> {
     Ok(stats.f_bavail * stats.f_frsize)
 }
 
-/// What STATX_DIOALIGN says; 4096 where the kernel or file system does not tell.
-fn direct_alignment(file: &File) -> u64 {
-    const STATX_DIOALIGN: u32 = 0x2000;
+/// Whether a file lies in memory. Newer kernels accept O_DIRECT there, but there is no drive to which transfers could
+/// be direct, and who requires that must not be told otherwise.
+fn in_memory(file: &File) -> bool {
+    const RAMFS_MAGIC: i64 = 0x8584_58f6;
+    let mut stats = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the descriptor is open and the result is written before it is read.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), stats.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: the call succeeded, so the structure is filled.
+    let kind = unsafe { stats.assume_init() }.f_type;
+    [libc::TMPFS_MAGIC, RAMFS_MAGIC].contains(&kind)
+}
+
+/// Alignment of direct I/O in bytes, from STATX_DIOALIGN where the kernel tells it, else 4096; `None` where the file
+/// has no direct I/O, although it was opened for it.
+fn direct_alignment(file: &File) -> Option<u64> {
+    if in_memory(file) {
+        return None;
+    }
     let mut stat = MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: an empty name with AT_EMPTY_PATH asks about the descriptor itself.
     let status = unsafe {
@@ -210,17 +252,16 @@ fn direct_alignment(file: &File) -> u64 {
             file.as_raw_fd(),
             c"".as_ptr(),
             libc::AT_EMPTY_PATH,
-            STATX_DIOALIGN,
+            libc::STATX_DIOALIGN,
             stat.as_mut_ptr(),
         )
     };
-    if status != 0 {
-        return DEFAULT_ALIGNMENT;
-    }
-    // SAFETY: zeroed memory is a valid structure, and the call succeeded.
+    // SAFETY: zeroed memory is a valid structure, whatever the call has filled of it.
     let stat = unsafe { stat.assume_init() };
-    if stat.stx_mask & STATX_DIOALIGN == 0 || stat.stx_dio_offset_align == 0 {
-        return DEFAULT_ALIGNMENT;
+    if status != 0 || stat.stx_mask & libc::STATX_DIOALIGN == 0 {
+        return Some(DEFAULT_ALIGNMENT);
     }
-    u64::from(stat.stx_dio_offset_align.max(stat.stx_dio_mem_align))
+    // The kernel says so with zeros when a file has none.
+    let alignment = u64::from(stat.stx_dio_offset_align.max(stat.stx_dio_mem_align));
+    (stat.stx_dio_offset_align != 0).then_some(alignment)
 }

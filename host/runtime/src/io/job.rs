@@ -1,5 +1,6 @@
 //! A caller's transfer, cut into blocks.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
@@ -7,6 +8,9 @@ use parking_lot::{Condvar, Mutex};
 use super::faults::{FaultAction, FaultOperation, Faults};
 use super::file::DriveFile;
 use crate::error::{Error, Result};
+
+/// How often in a row the system may ask for a request to be made again (`EAGAIN`) before that is an error.
+const RETRIES_MAX: u32 = 100;
 
 /// What is done with a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +69,20 @@ pub(super) struct Block {
     pub done: usize,
     flip: bool,
     short: bool,
-    flush_mark: usize,
+    /// `EAGAIN` answers in a row.
+    retries: u32,
+    /// What the fault plan knows this write, or the writes before this flush, by.
+    tracked: Vec<u64>,
+}
+
+/// Puts a job in line: in order of arrival, but a flush goes first. It covers what has been written before, so there
+/// is nothing in the line for it to wait for.
+pub(super) fn enqueue(line: &mut VecDeque<Arc<Job>>, job: Arc<Job>) {
+    if job.kind == Kind::Flush {
+        line.push_front(job);
+    } else {
+        line.push_back(job);
+    }
 }
 
 impl Job {
@@ -78,6 +95,9 @@ impl Job {
         block_bytes: usize,
     ) -> Arc<Self> {
         let length = if kind == Kind::Flush { 1 } else { length };
+        // Every block must begin where direct I/O can.
+        let alignment = file.alignment() as usize;
+        let block_bytes = (block_bytes / alignment).max(1) * alignment;
         Arc::new(Self {
             kind,
             file: file.clone(),
@@ -107,7 +127,8 @@ impl Job {
             done: 0,
             flip: false,
             short: false,
-            flush_mark: 0,
+            retries: 0,
+            tracked: Vec::new(),
         })
     }
 
@@ -178,13 +199,13 @@ impl Block {
             _ => {}
         }
         match job.kind {
-            Kind::Write => faults.will_write(&job.file, self.file_offset(), self.length),
-            Kind::Flush => {
-                self.flush_mark = faults.flush_mark();
-                Ok(())
+            Kind::Write => {
+                self.tracked = faults.will_write(&job.file, self.file_offset(), self.length)?;
             }
-            Kind::Read => Ok(()),
+            Kind::Flush => self.tracked = faults.written(&job.file),
+            Kind::Read => {}
         }
+        Ok(())
     }
 
     /// Takes the system's answer to one request. Returns the block when the rest must be asked for.
@@ -195,12 +216,11 @@ impl Block {
     ) -> Option<Self> {
         let bytes = match answer {
             Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return Some(self),
             Err(error)
-                if matches!(
-                    error.kind(),
-                    std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock
-                ) =>
+                if error.kind() == std::io::ErrorKind::WouldBlock && self.retries < RETRIES_MAX =>
             {
+                self.retries += 1;
                 return Some(self);
             }
             Err(error) => {
@@ -211,7 +231,7 @@ impl Block {
         };
         if self.job.kind == Kind::Flush {
             if let Some(faults) = faults {
-                faults.flushed(&self.job.file, self.flush_mark);
+                faults.flushed(&self.tracked);
             }
             self.job.settle(Ok(()));
             return None;
@@ -222,8 +242,12 @@ impl Block {
             return None;
         }
         self.done += bytes;
+        self.retries = 0;
         if self.done < self.length {
             return Some(self);
+        }
+        if let Some(faults) = faults {
+            faults.landed(&self.tracked);
         }
         if self.flip && self.job.kind == Kind::Read {
             // SAFETY: the byte lies in the caller's buffer, which is borrowed until the job has ended.
@@ -254,5 +278,48 @@ impl Block {
         let length =
             if self.job.kind == Kind::Flush { 0 } else { (self.length - self.done) as u64 };
         Error::io(self.job.kind.name(), self.job.file.path(), self.file_offset(), length, source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::{Direct, OpenMode};
+
+    fn file(directory: &tempfile::TempDir) -> DriveFile {
+        DriveFile::open(&directory.path().join("f"), OpenMode::Create, Direct::Off).unwrap()
+    }
+
+    #[test]
+    fn a_request_that_is_put_off_for_ever_is_an_error_at_last() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut bytes = [0_u8; 16];
+        let address = bytes.as_mut_ptr() as usize;
+        let job = Job::new(Kind::Read, &file(&directory), 0, address, 16, 4096);
+        let mut open = job.next_block();
+        let mut answers = 0;
+        while let Some(block) = open {
+            answers += 1;
+            assert!(answers <= RETRIES_MAX + 1);
+            let again = std::io::Error::from_raw_os_error(libc::EAGAIN);
+            open = block.answered(Err(again), None);
+        }
+        let error = job.wait().unwrap_err();
+        assert!(
+            matches!(&error, Error::Io { source, .. } if source.raw_os_error() == Some(libc::EAGAIN)),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_flush_goes_before_transfers_that_wait() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = file(&directory);
+        let mut line = VecDeque::new();
+        for kind in [Kind::Write, Kind::Read, Kind::Flush] {
+            enqueue(&mut line, Job::new(kind, &file, 0, 0, 4096, 4096));
+        }
+        let kinds: Vec<_> = line.iter().map(|job| job.kind).collect();
+        assert_eq!(kinds, [Kind::Flush, Kind::Write, Kind::Read]);
     }
 }

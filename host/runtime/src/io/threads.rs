@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use parking_lot::{Condvar, Mutex};
 
 use super::faults::Faults;
-use super::job::{Block, Job, Kind};
+use super::job::{Block, Job, Kind, enqueue};
 use crate::error::{Error, Result};
 
 /// More threads than this add switching, not speed.
@@ -49,7 +49,7 @@ impl ThreadPool {
     }
 
     pub fn submit(&self, job: Arc<Job>) {
-        self.shared.queue.lock().jobs.push_back(job);
+        enqueue(&mut self.shared.queue.lock().jobs, job);
         self.shared.changed.notify_all();
     }
 }

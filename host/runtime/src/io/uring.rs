@@ -11,8 +11,9 @@ use io_uring::{IoUring, Probe, opcode, types};
 use parking_lot::{Mutex, RwLock};
 
 use super::faults::Faults;
-use super::job::{Block, Job, Kind};
+use super::job::{Block, Job, Kind, enqueue};
 use crate::error::Error;
+use crate::memory::Mapping;
 
 /// `user_data` of the read that wakes the thread.
 const WAKE: u64 = u64::MAX;
@@ -30,10 +31,17 @@ struct Shared {
     ring: IoUring,
     inbox: Mutex<Inbox>,
     wake: File,
-    /// Registered buffers as `(address, bytes)`, by index.
-    registered: RwLock<Vec<(usize, usize)>>,
+    registered: RwLock<Registered>,
     depth: usize,
     faults: Option<Arc<Faults>>,
+}
+
+#[derive(Debug, Default)]
+struct Registered {
+    /// `(address, bytes)`, by the kernel's index.
+    pieces: Vec<(usize, usize)>,
+    /// Keeps the addresses taken: the kernel has tied them to the pages they had at registration.
+    _memory: Vec<Arc<Mapping>>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -103,9 +111,9 @@ impl Ring {
     }
 
     /// Registers memory ranges, so that the kernel need not map them for each request. Once for a ring.
-    pub fn register(&self, ranges: &[(usize, usize)]) -> std::io::Result<()> {
+    pub fn register(&self, memory: Vec<Arc<Mapping>>) -> std::io::Result<()> {
         let mut pieces = Vec::new();
-        for &(address, bytes) in ranges {
+        for (address, bytes) in memory.iter().map(|mapping| mapping.range()) {
             for start in (0..bytes).step_by(REGISTERED_BYTES_MAX) {
                 pieces.push((address + start, REGISTERED_BYTES_MAX.min(bytes - start)));
             }
@@ -115,10 +123,10 @@ impl Ring {
             .map(|&(address, bytes)| libc::iovec { iov_base: address as *mut _, iov_len: bytes })
             .collect();
         let mut registered = self.shared.registered.write();
-        // SAFETY: the ranges are arenas that outlive the engine's use of them: requests name a registered buffer
-        // only while a caller borrows memory in it, and the kernel keeps the pages itself.
+        // SAFETY: the ranges are mapped, and stay mapped as long as the ring, which holds `memory`; requests name a
+        // registered buffer only while a caller borrows memory in it.
         unsafe { self.shared.ring.submitter().register_buffers(&vectors)? };
-        *registered = pieces;
+        *registered = Registered { pieces, _memory: memory };
         Ok(())
     }
 }
@@ -144,6 +152,7 @@ impl Shared {
     fn registered(&self, address: usize, length: usize) -> Option<u16> {
         let registered = self.registered.read();
         let index = registered
+            .pieces
             .iter()
             .position(|&(start, bytes)| address >= start && address + length <= start + bytes)?;
         u16::try_from(index).ok()
@@ -181,7 +190,9 @@ impl<'a> Worker<'a> {
         loop {
             let closed = {
                 let mut inbox = self.shared.inbox.lock();
-                self.jobs.append(&mut inbox.jobs);
+                for job in inbox.jobs.drain(..) {
+                    enqueue(&mut self.jobs, job);
+                }
                 inbox.closed
             };
             self.fill();
@@ -303,7 +314,7 @@ impl<'a> Worker<'a> {
     }
 
     /// The ring itself failed, which the kernel does only for a defect: callers get an error. What is in flight
-    /// may still write to callers' memory, so those jobs are never ended; the process cannot go on safely.
+    /// may still write to callers' memory, so those calls return only when it has come back.
     fn give_up(&mut self, error: &std::io::Error) {
         tracing::error!(%error, "io_uring_enter failed; the drive cannot be used any more");
         let mut inbox = self.shared.inbox.lock();
@@ -313,18 +324,29 @@ impl<'a> Worker<'a> {
         for job in self.jobs.drain(..) {
             job.cancel("io_uring failed");
         }
-        for block in self.again.drain(..) {
-            block.fail(Error::Cancelled("io_uring failed".into()));
+        loop {
+            for block in self.again.drain(..) {
+                block.fail(Error::Cancelled("io_uring failed".into()));
+            }
+            if self.free.len() == self.shared.depth {
+                return;
+            }
+            // No call can be trusted to wait any more, so look now and then.
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            let _ = self.shared.ring.submit();
+            self.collect();
         }
     }
 }
 
 /// What keeps `io_uring` from being used, in words.
 pub(super) fn cause(error: &std::io::Error) -> &'static str {
+    let disabled = || std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
     match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => {
-            "it is denied, by a container's seccomp profile or by sysctl kernel.io_uring_disabled"
-        }
+        Some(libc::EPERM | libc::EACCES) => match disabled().as_deref().map(str::trim) {
+            Ok("1" | "2") => "it is denied by sysctl kernel.io_uring_disabled",
+            _ => "it is denied, most likely by a container's seccomp profile",
+        },
         Some(libc::ENOSYS) => "this kernel does not offer it",
         Some(libc::ENOMEM) => "the limit of locked memory is too low (ulimit -l)",
         _ => "the kernel refused it",

@@ -13,21 +13,46 @@ use crate::layout::align_up;
 /// Regions begin and end on pages, which is what direct I/O and registration need.
 const PAGE_BYTES: u64 = 4096;
 
+/// The memory below an arena: unmapped when the last of the arena and the rings that have registered it goes. A ring
+/// keeps the pages of registered memory, so other memory must not be mapped at its address while the ring lives: its
+/// transfers would reach the old pages.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: plain memory that belongs to no thread; who may touch which bytes is decided by `Region`.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; a mapping by itself gives no access to its bytes.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Address of the first byte, and length in bytes.
+    pub(crate) fn range(&self) -> (usize, usize) {
+        (self.base.as_ptr() as usize, self.bytes)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is the one mapped by `Arena::new`, and nobody is left who refers to it.
+        unsafe {
+            libc::munmap(self.base.as_ptr().cast(), self.bytes);
+        }
+    }
+}
+
 /// Anonymous memory of fixed size on huge pages where the system has them, present from the start.
 #[derive(Debug)]
 pub struct Arena {
     name: &'static str,
-    base: NonNull<u8>,
+    mapping: Arc<Mapping>,
     bytes: u64,
     locked: bool,
     free: Mutex<FreeList>,
     allocations: AtomicU64,
 }
-
-// SAFETY: the mapping belongs to the arena until it is dropped; regions are disjoint and the free list is locked.
-unsafe impl Send for Arena {}
-// SAFETY: as above; `&Arena` gives out memory only through the locked free list.
-unsafe impl Sync for Arena {}
 
 /// Free ranges `(offset, length)` by offset, never adjacent.
 #[derive(Debug)]
@@ -43,10 +68,13 @@ impl Arena {
     /// # Errors
     /// [`Error::Memory`] when the system refuses.
     pub fn new(name: &'static str, bytes: u64, lock: bool) -> Result<Arc<Self>> {
-        let bytes = align_up(bytes, PAGE_BYTES);
         let memory = |source| Error::Memory { what: name, bytes, source };
-        let length = usize::try_from(bytes.max(PAGE_BYTES))
-            .map_err(|_| memory(std::io::Error::from_raw_os_error(libc::ENOMEM)))?;
+        // Half the address space cannot be had, and rounding up below it cannot overflow.
+        if bytes > isize::MAX as u64 / 2 {
+            return Err(memory(std::io::Error::from_raw_os_error(libc::ENOMEM)));
+        }
+        let bytes = align_up(bytes, PAGE_BYTES);
+        let length = bytes.max(PAGE_BYTES) as usize;
         // SAFETY: a new private anonymous mapping touches no memory of ours.
         let base = unsafe {
             libc::mmap(
@@ -63,7 +91,7 @@ impl Arena {
             .ok_or_else(|| memory(std::io::Error::last_os_error()))?;
         let mut arena = Self {
             name,
-            base,
+            mapping: Arc::new(Mapping { base, bytes: length }),
             bytes,
             locked: false,
             free: Mutex::new(FreeList { ranges: vec![(0, bytes)], used: 0 }),
@@ -94,15 +122,17 @@ impl Arena {
     /// # Errors
     /// [`Error::LocalMemory`] when no free range is long enough.
     pub fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Region> {
-        let length = align_up(bytes.max(1), PAGE_BYTES);
         let mut free = self.free.lock();
-        let Some(index) = free.ranges.iter().position(|&(_, free)| free >= length) else {
+        // Free ranges are whole pages, so one that holds `bytes` also holds them rounded up, without overflow.
+        let fits = |&(_, free): &(u64, u64)| free >= bytes.max(1);
+        let Some(index) = free.ranges.iter().position(fits) else {
             return Err(Error::LocalMemory {
                 device: self.name.to_owned(),
                 requested: bytes,
-                available: self.bytes - free.used,
+                available: free.ranges.iter().map(|range| range.1).max().unwrap_or(0),
             });
         };
+        let length = align_up(bytes.max(1), PAGE_BYTES);
         let (offset, available) = free.ranges[index];
         if available == length {
             free.ranges.remove(index);
@@ -112,7 +142,7 @@ impl Arena {
         free.used += length;
         self.allocations.fetch_add(1, Relaxed);
         // SAFETY: `offset` lies within the mapping.
-        let start = unsafe { self.base.add(offset as usize) };
+        let start = unsafe { self.mapping.base.add(offset as usize) };
         Ok(Region { arena: Arc::clone(self), offset, length, start, bytes: bytes as usize })
     }
 
@@ -136,9 +166,9 @@ impl Arena {
         self.locked
     }
 
-    /// Address of the first byte and length, for registration with the kernel.
-    pub(crate) fn range(&self) -> (usize, usize) {
-        (self.base.as_ptr() as usize, self.bytes as usize)
+    /// The memory, for registration with the kernel.
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
     }
 
     fn give_back(&self, offset: u64, length: u64) {
@@ -151,15 +181,6 @@ impl Arena {
         }
         if index > 0 && free.ranges[index - 1].0 + free.ranges[index - 1].1 == offset {
             free.ranges[index - 1].1 += free.ranges.remove(index).1;
-        }
-    }
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        // SAFETY: regions hold the arena alive, so none is left; the mapping was made with this length.
-        unsafe {
-            libc::munmap(self.base.as_ptr().cast(), self.bytes.max(PAGE_BYTES) as usize);
         }
     }
 }
@@ -264,5 +285,25 @@ mod tests {
             matches!(error, Error::LocalMemory { available: 4096, requested: 8192, .. }),
             "{error}"
         );
+    }
+
+    #[test]
+    fn sizes_beyond_the_address_space_are_errors() {
+        assert!(matches!(Arena::new("test", u64::MAX, false), Err(Error::Memory { .. })));
+        let arena = Arena::new("test", PAGE_BYTES, false).unwrap();
+        for bytes in [u64::MAX, u64::MAX - PAGE_BYTES + 2] {
+            assert!(matches!(arena.allocate(bytes), Err(Error::LocalMemory { .. })));
+        }
+        assert!(arena.allocate(PAGE_BYTES).is_ok());
+    }
+
+    #[test]
+    fn what_is_left_is_the_longest_range() {
+        let arena = Arena::new("test", 4 * PAGE_BYTES, false).unwrap();
+        let mut held: Vec<_> = (0..4).map(|_| arena.allocate(PAGE_BYTES).unwrap()).collect();
+        held.remove(2);
+        held.remove(0);
+        let error = arena.allocate(2 * PAGE_BYTES).unwrap_err();
+        assert!(matches!(error, Error::LocalMemory { available: PAGE_BYTES, .. }), "{error}");
     }
 }

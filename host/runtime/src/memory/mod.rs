@@ -3,5 +3,6 @@
 mod arena;
 mod host_vector;
 
+pub(crate) use arena::Mapping;
 pub use arena::{Arena, Region};
 pub use host_vector::HostVector;
