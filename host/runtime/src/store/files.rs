@@ -135,12 +135,10 @@ impl Files {
 
     /// Makes everything written so far durable.
     pub fn flush_all(&self) -> Result<()> {
-        for file in
-            [Some(&self.slots), Some(&self.gradients), self.residual.as_ref(), Some(&self.journal)]
-        {
-            if let Some(file) = file {
-                self.engine.flush(file)?;
-            }
+        let files =
+            [Some(&self.slots), Some(&self.gradients), self.residual.as_ref(), Some(&self.journal)];
+        for file in files.into_iter().flatten() {
+            self.engine.flush(file)?;
         }
         Ok(())
     }
