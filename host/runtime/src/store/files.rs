@@ -135,9 +135,7 @@ impl Files {
 
     /// Makes everything written so far durable.
     pub fn flush_all(&self) -> Result<()> {
-        let files =
-            [Some(&self.slots), Some(&self.gradients), self.residual.as_ref(), Some(&self.journal)];
-        for file in files.into_iter().flatten() {
+        for file in [&self.slots, &self.gradients, &self.journal].into_iter().chain(&self.residual) {
             self.engine.flush(file)?;
         }
         Ok(())
