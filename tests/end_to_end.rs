@@ -110,7 +110,7 @@ fn a_run_killed_anywhere_and_resumed_ends_like_one_never_killed() {
     succeeded(&place.train("memory", &[], &["--steps", "5"]));
     let expected = place.report();
     for kill in
-        ["any:150:kill", "write:217:kill", "flush:31:kill", "any:420:kill", "write:333:kill"]
+        ["any:150:kill", "write:217:kill", "flush:31:kill", "any:420:kill", "write:231:kill"]
     {
         let drives = place.drives(2);
         let first =
