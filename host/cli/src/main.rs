@@ -1,2 +1,55 @@
-//! x
-fn main() {}
+//! `nearfield`: train models whose optimizer state lives on drives.
+
+mod state;
+mod train;
+mod values;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Train models whose optimizer state lives on drives, with the update running next to them.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Train a GPT on text
+    #[command(after_help = train::AFTER_HELP)]
+    Train(Box<train::TrainArgs>),
+    /// Measure this machine beside its limits
+    #[command(subcommand)]
+    Bench(nearfield_bench::BenchArgs),
+    /// Look at the state on drives
+    #[command(subcommand)]
+    State(state::StateCommand),
+}
+
+fn main() -> ExitCode {
+    // A reader that closes the pipe (`nearfield … | head`) ends this program, as it does others.
+    // SAFETY: sets a disposition before any thread exists.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    let cli = Cli::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("NEARFIELD_LOG")
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")),
+        )
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .without_time()
+        .init();
+    let outcome = match cli.command {
+        Command::Train(args) => train::run(*args),
+        Command::Bench(args) => nearfield_bench::run(args).map(|()| ExitCode::SUCCESS),
+        Command::State(command) => state::run(&command).map(|()| ExitCode::SUCCESS),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -62,11 +62,15 @@ impl FromStr for Bytes {
             "mib" => 1 << 20,
             "gib" => 1 << 30,
             "tib" => 1 << 40,
-            _ => return Err(format!("{text:?} is not a number of bytes such as 4096, 4MiB or 3.2GB")),
+            _ => {
+                return Err(format!(
+                    "{text:?} is not a number of bytes such as 4096, 4MiB or 3.2GB"
+                ));
+            }
         };
-        let number: f64 = number
-            .parse()
-            .map_err(|_| format!("{text:?} is not a number of bytes such as 4096, 4MiB or 3.2GB"))?;
+        let number: f64 = number.parse().map_err(|_| {
+            format!("{text:?} is not a number of bytes such as 4096, 4MiB or 3.2GB")
+        })?;
         let bytes = number * factor as f64;
         if bytes >= 1.0 && bytes < u64::MAX as f64 {
             Ok(Self(bytes as u64))

@@ -7,7 +7,7 @@ use nearfield_runtime::io::{Backend, Direct};
 use nearfield_runtime::store::Durability;
 use nearfield_runtime::types::{DType, Optimizer};
 use nearfield_techniques::offload::{Placement, System, Upstream};
-use nearfield_train::schedule::ScheduleKind;
+use nearfield_train::schedule::Shape as ScheduleKind;
 use serde::{Deserialize, Serialize};
 
 use crate::values::{Bytes, named};
@@ -73,19 +73,19 @@ pub struct TrainArgs {
 
     /// Transformer blocks [default: 4]
     #[arg(long, value_name = "N", help_heading = "Model")]
-    pub layers: Option<u64>,
+    pub layers: Option<u32>,
     /// Width of the model [default: 256]
     #[arg(long, value_name = "N", help_heading = "Model")]
-    pub hidden: Option<u64>,
+    pub hidden: Option<u32>,
     /// Attention heads [default: 4]
     #[arg(long, value_name = "N", help_heading = "Model")]
-    pub heads: Option<u64>,
+    pub heads: Option<u32>,
     /// Vocabulary; bytes need 256 [default: 256]
     #[arg(long, value_name = "N", help_heading = "Model")]
-    pub vocab: Option<u64>,
+    pub vocab: Option<u32>,
     /// Tokens of one sequence [default: 128]
     #[arg(long, value_name = "N", help_heading = "Model")]
-    pub seq: Option<u64>,
+    pub seq: Option<u32>,
     /// Give the output head weights of its own instead of the embedding's
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Model")]
     pub untied: Option<bool>,
@@ -95,10 +95,10 @@ pub struct TrainArgs {
     pub steps: Option<u64>,
     /// Sequences of one micro-batch [default: 8]
     #[arg(long, value_name = "N", help_heading = "Training")]
-    pub batch: Option<u64>,
+    pub batch: Option<u32>,
     /// Micro-batches whose gradients are added before one update [default: 1]
     #[arg(long, value_name = "N", help_heading = "Training")]
-    pub accumulate: Option<u64>,
+    pub accumulate: Option<u32>,
     /// Number format of working weights and activations: fp32, bf16 or fp16 [default: fp32]
     #[arg(long, value_parser = named::<DType>, value_name = "DTYPE", help_heading = "Training")]
     pub dtype: Option<DType>,

@@ -197,7 +197,7 @@ pub(crate) fn free_bytes(path: &Path) -> Result<u64> {
     }
     // SAFETY: the call succeeded, so the structure is filled.
     let stats = unsafe { stats.assume_init() };
-    Ok(stats.f_bavail as u64 * stats.f_frsize as u64)
+    Ok(stats.f_bavail * stats.f_frsize)
 }
 
 /// What STATX_DIOALIGN says; 4096 where the kernel or file system does not tell.

@@ -135,12 +135,9 @@ impl Files {
 
     /// Makes everything written so far durable.
     pub fn flush_all(&self) -> Result<()> {
-        for file in
-            [Some(&self.slots), Some(&self.gradients), self.residual.as_ref(), Some(&self.journal)]
+        for file in [&self.slots, &self.gradients, &self.journal].into_iter().chain(&self.residual)
         {
-            if let Some(file) = file {
-                self.engine.flush(file)?;
-            }
+            self.engine.flush(file)?;
         }
         Ok(())
     }

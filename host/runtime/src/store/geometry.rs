@@ -88,7 +88,7 @@ impl Geometry {
             .iter()
             .map(|&elements| {
                 let (header, first) = (next, next + alignment);
-                let place = match spec.gradients {
+                match spec.gradients {
                     GradientFormat::Dense { dtype } => {
                         next = first + unit(elements * dtype.bytes());
                         GradientPlace { header, first, values: first, count: elements }
@@ -99,8 +99,7 @@ impl Geometry {
                         next = at + unit(count * values.bytes());
                         GradientPlace { header, first, values: at, count }
                     }
-                };
-                place
+                }
             })
             .collect();
         let gradient_bytes = next;
@@ -322,9 +321,9 @@ mod tests {
 
     #[test]
     fn kept_pairs_follow_the_rule() {
-        assert_eq!(pairs(0.01, 4096), 1024);
-        assert_eq!(pairs(0.01, 1 << 20), 10_485_u64.next_multiple_of(1024));
-        assert_eq!(pairs(1.0, 3072), 3072);
-        assert_eq!(pairs(0.01, 512), 512);
+        assert_eq!(codec::kept(0.01, 4096), 1024);
+        assert_eq!(codec::kept(0.01, 1 << 20), 10_485_u64.next_multiple_of(1024));
+        assert_eq!(codec::kept(1.0, 3072), 3072);
+        assert_eq!(codec::kept(0.01, 512), 512);
     }
 }

@@ -135,8 +135,12 @@ impl Trainer {
             let loss = (recovered.iteration > 0).then_some(recorded.loss);
             (engine, recovered.iteration, recorded.skipped, loss)
         } else {
-            let recorded =
-                Recorded { identity: identity.clone(), scaler: scaler.state(), skipped: 0, loss: 0.0 };
+            let recorded = Recorded {
+                identity: identity.clone(),
+                scaler: scaler.state(),
+                skipped: 0,
+                loss: 0.0,
+            };
             let record = record(0, 0, 0.0, Vec::new(), &recorded)?;
             let list = model.tensors();
             let seed = options.seed;
@@ -236,7 +240,11 @@ impl Trainer {
         };
         let mut scan = Default::default();
         for micro_step in 0..accumulate {
-            let kind = if micro_step + 1 == accumulate { MicroStep::Offload } else { MicroStep::Accumulate };
+            let kind = if micro_step + 1 == accumulate {
+                MicroStep::Offload
+            } else {
+                MicroStep::Accumulate
+            };
             let plan = BatchPlan {
                 seed: self.options.seed,
                 sequences: self.options.batch,
@@ -278,7 +286,12 @@ impl Trainer {
     }
 
     /// The update, or the record of a skipped iteration.
-    fn finish_iteration(&mut self, report: &mut IterationReport, norm: f64, start: f64) -> Result<()> {
+    fn finish_iteration(
+        &mut self,
+        report: &mut IterationReport,
+        norm: f64,
+        start: f64,
+    ) -> Result<()> {
         let unscale = combined_unscale(report.loss_scale, norm, self.options.clip);
         let not_a_loss = !report.loss.is_finite();
         self.scaler.update(report.skipped)?;
@@ -381,8 +394,9 @@ fn record(
     groups: Vec<HyperParameters>,
     recorded: &Recorded,
 ) -> Result<StepRecord> {
-    let blob = serde_json::to_vec(recorded)
-        .map_err(|error| Error::Invalid(format!("the trainer's state cannot be written: {error}")))?;
+    let blob = serde_json::to_vec(recorded).map_err(|error| {
+        Error::Invalid(format!("the trainer's state cannot be written: {error}"))
+    })?;
     Ok(StepRecord { iteration, step, unscale, groups, blob })
 }
 
@@ -415,7 +429,11 @@ fn unit_shapes(options: &TrainOptions, model: &Model) -> Vec<UnitShape> {
             output_bytes: tokens * u64::from(shape.hidden) * model.dtype().bytes(),
             forward_flops: matrices + attention,
             forward: plan.unit != Unit::Head,
-            gradients: plan.completes.iter().map(|range| (range.start, range.end - range.start)).collect(),
+            gradients: plan
+                .completes
+                .iter()
+                .map(|range| (range.start, range.end - range.start))
+                .collect(),
         }
     };
     model.plans().iter().map(unit).collect()

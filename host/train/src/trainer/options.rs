@@ -83,7 +83,9 @@ impl TrainOptions {
             return invalid(format!("--eps {eps} must be a finite number above 0"));
         }
         if !(weight_decay.is_finite() && weight_decay >= 0.0) {
-            return invalid(format!("--weight-decay {weight_decay} must be a finite number of at least 0"));
+            return invalid(format!(
+                "--weight-decay {weight_decay} must be a finite number of at least 0"
+            ));
         }
         if !(self.clip.is_finite() && self.clip >= 0.0) {
             return invalid(format!("--clip {} must be a finite number of at least 0", self.clip));
@@ -95,7 +97,9 @@ impl TrainOptions {
             ));
         }
         if !self.offload.system.on_drives() && !self.drives.is_empty() {
-            return invalid("--system memory uses no drives: leave out --drive, or use --system su+o".into());
+            return invalid(
+                "--system memory uses no drives: leave out --drive, or use --system su+o".into(),
+            );
         }
         Ok(())
     }

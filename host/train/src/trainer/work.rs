@@ -186,7 +186,8 @@ impl<'a> MicroBatch<'a> {
             Unit::Block(_) => {
                 let weights = take(&self.units[unit].weights, "weights")?;
                 let output = take(&self.gradient, "gradient")?;
-                let gradient = self.model.backward_block(&weights, &input()?, &output, &mut sink)?;
+                let gradient =
+                    self.model.backward_block(&weights, &input()?, &output, &mut sink)?;
                 *self.gradient.lock() = Some(gradient);
             }
             Unit::Embed => {

@@ -1,0 +1,224 @@
+//! The optimizer update on the CPU.
+
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use nearfield_runtime::kernels::bandwidth::{in_place_pass, pass_bytes};
+use nearfield_runtime::kernels::{
+    GradientRef, Isa, Moments, Scalars, Segment, WeightsOut, update, update_parallel,
+};
+use nearfield_runtime::memory::{Arena, Region};
+use nearfield_runtime::types::{HyperParameters, Optimizer, Variable};
+use rayon::ThreadPool;
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::output::Output;
+use crate::values::{median, named, threads};
+
+/// Flags of `nearfield bench update`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct UpdateArgs {
+    /// Parameters
+    #[arg(long, default_value_t = 50_000_000)]
+    params: usize,
+    /// Threads; 0 for one a processor
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+    /// Update rule
+    #[arg(long, default_value = "adamw", value_parser = named::<Optimizer>)]
+    optimizer: Optimizer,
+    /// Times that everything is measured
+    #[arg(long, default_value_t = 15)]
+    rounds: u32,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    optimizer: Optimizer,
+    params: usize,
+    threads: usize,
+    isa: &'static str,
+    seconds: f64,
+    elements_per_second: f64,
+    gb_per_second: f64,
+    limit_seconds: f64,
+    limit_gb_per_second: f64,
+    ratio: f64,
+    checked_seconds: f64,
+    checked_elements_per_second: f64,
+    checked_gb_per_second: f64,
+    checked_ratio: f64,
+}
+
+/// Gradient, weights and both moments, on huge pages.
+struct Arrays {
+    g: Region,
+    p: Region,
+    m: Region,
+    v: Region,
+}
+
+impl Arrays {
+    fn new(elements: usize) -> anyhow::Result<Self> {
+        let bytes = elements as u64 * 4;
+        let array = || -> anyhow::Result<Region> {
+            // An arena each: regions of one would start at addresses that differ only by the arrays' length.
+            Ok(Arena::new("benchmark arrays", bytes, false)?.allocate(bytes)?)
+        };
+        let mut arrays = Self { g: array()?, p: array()?, m: array()?, v: array()? };
+        for (index, g) in arrays.g.as_f32_mut().iter_mut().enumerate() {
+            *g = ((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f32 * 1e-7 - 0.8;
+        }
+        arrays.p.as_f32_mut().fill(0.5);
+        Ok(arrays)
+    }
+}
+
+/// Which of the moments a rule keeps.
+fn keeps(kind: Optimizer, variable: Variable) -> bool {
+    kind.variables().contains(&variable)
+}
+
+/// The update without checksums, in equal shares on the threads of `pool`.
+fn plain(
+    pool: &ThreadPool,
+    kind: Optimizer,
+    scalars: &Scalars,
+    arrays: &mut Arrays,
+) -> nearfield_runtime::Result<()> {
+    let isa = Isa::detect();
+    let share = arrays.p.as_f32().len().div_ceil(pool.current_num_threads()).max(1);
+    let (m, v) = (keeps(kind, Variable::ExpAvg), keeps(kind, Variable::ExpAvgSq));
+    pool.install(|| {
+        arrays
+            .g
+            .as_f32()
+            .par_chunks(share)
+            .zip(arrays.p.as_f32_mut().par_chunks_mut(share))
+            .zip(arrays.m.as_f32_mut().par_chunks_mut(share))
+            .zip(arrays.v.as_f32_mut().par_chunks_mut(share))
+            .try_for_each(|(((g, p), m_share), v_share)| {
+                let moments = Moments { m: m.then_some(m_share), v: v.then_some(v_share) };
+                update(isa, kind, scalars, GradientRef::Fp32(g), p, moments, WeightsOut::None)
+            })
+    })
+}
+
+/// The update as steps run it, with the checksums of all that is read and written.
+fn checked(
+    pool: &ThreadPool,
+    kind: Optimizer,
+    scalars: &Scalars,
+    arrays: &mut Arrays,
+) -> nearfield_runtime::Result<()> {
+    let Arrays { g, p, m, v } = arrays;
+    let segments = [Segment { elements: p.as_f32().len(), scalars: *scalars }];
+    let moments = Moments {
+        m: keeps(kind, Variable::ExpAvg).then(|| m.as_f32_mut()),
+        v: keeps(kind, Variable::ExpAvgSq).then(|| v.as_f32_mut()),
+    };
+    let g = GradientRef::Fp32(g.as_f32());
+    let p = p.as_f32_mut();
+    let isa = Isa::detect();
+    update_parallel(Some(pool), isa, kind, &segments, g, p, moments, WeightsOut::None, 0)?;
+    Ok(())
+}
+
+/// Measures and prints.
+pub fn run(args: &UpdateArgs) -> anyhow::Result<()> {
+    ensure!(args.params > 0 && args.rounds > 0, "--params and --rounds must be at least 1");
+    let threads = threads(args.threads);
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .context("the threads could not be started; use fewer --threads")?;
+    let mut arrays = Arrays::new(args.params)?;
+    let kind = args.optimizer;
+    let hyper = HyperParameters { lr: 1e-4, weight_decay: 0.01, ..HyperParameters::default() };
+    let scalars = Scalars::new(kind, &hyper, 10, 1.0);
+    let [mut limit, mut update, mut sums] = [const { Vec::new() }; 3];
+    // One round more than asked for: the first warms up memory and processor. Rounds alternate, so that the
+    // machine's speed changes for all three alike.
+    for round in 0..=args.rounds {
+        let begin = Instant::now();
+        let Arrays { g, p, m, v } = &mut arrays;
+        in_place_pass(&pool, g.as_f32(), p.as_f32_mut(), m.as_f32_mut(), v.as_f32_mut());
+        let pass_seconds = begin.elapsed().as_secs_f64();
+        // The pass adds what is no moment; second moments must not become negative.
+        for array in [p, m, v] {
+            array.as_f32_mut().fill(0.5);
+        }
+        let begin = Instant::now();
+        plain(&pool, kind, &scalars, &mut arrays)?;
+        let plain_seconds = begin.elapsed().as_secs_f64();
+        let begin = Instant::now();
+        checked(&pool, kind, &scalars, &mut arrays)?;
+        let checked_seconds = begin.elapsed().as_secs_f64();
+        if round > 0 {
+            limit.push(pass_seconds);
+            update.push(plain_seconds);
+            sums.push(checked_seconds);
+        }
+    }
+    let (limit, seconds, checked) = (median(&limit), median(&update), median(&sums));
+    let elements = args.params as f64;
+    // Each stored variable is read and written, the gradient read.
+    let gigabytes = elements * 4.0 * (1 + 2 * kind.variables().len()) as f64 / 1e9;
+    let limit_gb_per_second = pass_bytes(args.params as u64) as f64 / 1e9 / limit;
+    let report = Report {
+        optimizer: kind,
+        params: args.params,
+        threads,
+        isa: Isa::detect().name(),
+        seconds,
+        elements_per_second: elements / seconds,
+        gb_per_second: gigabytes / seconds,
+        limit_seconds: limit,
+        limit_gb_per_second,
+        ratio: gigabytes / seconds / limit_gb_per_second,
+        checked_seconds: checked,
+        checked_elements_per_second: elements / checked,
+        checked_gb_per_second: gigabytes / checked,
+        checked_ratio: gigabytes / checked / limit_gb_per_second,
+    };
+    Output { json: args.json }.print("optimizer update", &report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_updates_give_the_same_weights_for_every_rule() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+        let rules = [Optimizer::Adam, Optimizer::Adamw, Optimizer::Adagrad, Optimizer::SgdMomentum];
+        for kind in rules {
+            let scalars = Scalars::new(kind, &HyperParameters::default(), 1, 1.0);
+            let mut results = Vec::new();
+            for work in [plain, checked] {
+                let mut arrays = Arrays::new(10_001).unwrap();
+                work(&pool, kind, &scalars, &mut arrays).unwrap();
+                assert!(arrays.p.as_f32().iter().any(|&p| p != 0.5));
+                results.push([arrays.p, arrays.m, arrays.v].map(|array| array.as_f32().to_vec()));
+            }
+            assert_eq!(results[0], results[1], "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_small_measurement_runs() {
+        let args = UpdateArgs {
+            params: 5000,
+            threads: 2,
+            optimizer: Optimizer::Adamw,
+            rounds: 1,
+            json: false,
+        };
+        run(&args).unwrap();
+        assert!(run(&UpdateArgs { params: 0, ..args }).is_err());
+    }
+}

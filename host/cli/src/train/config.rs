@@ -1,0 +1,293 @@
+//! From flags and configuration file to the options of a run.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use nearfield_runtime::device::SpeedLimits;
+use nearfield_runtime::io::{Faults, IoOptions};
+use nearfield_runtime::types::{DType, HyperParameters};
+use nearfield_techniques::offload::{DeviceChoice, OffloadOptions, System};
+use nearfield_train::data::CorpusOptions;
+use nearfield_train::model::Shape;
+use nearfield_train::scaler::{DynamicScale, LossScale};
+use nearfield_train::schedule::{Schedule, Shape as ScheduleShape};
+use nearfield_train::trainer::TrainOptions;
+use serde_json::Value;
+
+use super::args::{Compute, DeviceKind, TrainArgs};
+
+impl TrainArgs {
+    /// Flags over the keys of the file given with `--config`.
+    pub fn with_file(self) -> Result<Self> {
+        let Some(path) = self.config.clone() else { return Ok(self) };
+        let file = read_file(&path)?;
+        let mut merged = serde_json::to_value(&file)?;
+        if let (Value::Object(merged), Value::Object(flags)) =
+            (&mut merged, serde_json::to_value(&self)?)
+        {
+            for (key, value) in flags {
+                let given =
+                    !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty());
+                if given {
+                    merged.insert(key, value);
+                }
+            }
+        }
+        let mut merged: Self = serde_json::from_value(merged)?;
+        merged.resume = self.resume;
+        merged.overwrite = self.overwrite;
+        merged.inject = self.inject;
+        Ok(merged)
+    }
+}
+
+fn read_file(path: &Path) -> Result<TrainArgs> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the configuration {}", path.display()))?;
+    let table: toml::Table =
+        text.parse().with_context(|| format!("{} is not valid TOML", path.display()))?;
+    let known = known_keys();
+    for key in table.keys() {
+        if !known.iter().any(|name| name == key) {
+            let nearest = known
+                .iter()
+                .min_by_key(|name| strsim::damerau_levenshtein(name, key))
+                .map(|name| format!("; did you mean {name:?}?"))
+                .unwrap_or_default();
+            bail!("{}: unknown key {key:?}{nearest}", path.display());
+        }
+    }
+    toml::from_str(&text).with_context(|| format!("in {}", path.display()))
+}
+
+/// The names of all flags that a file may set.
+fn known_keys() -> Vec<String> {
+    let command = TrainArgs::augment_args(clap::Command::new("train"));
+    command
+        .get_arguments()
+        .filter_map(|argument| argument.get_long().map(str::to_owned))
+        .filter(|name| !["config", "resume", "overwrite", "inject"].contains(&name.as_str()))
+        .collect()
+}
+
+/// The options of the run that the arguments describe.
+pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
+    let system = args.system.unwrap_or(System::SuO);
+    let dtype = args.dtype.unwrap_or(DType::Fp32);
+    let iterations = args.steps.unwrap_or(200);
+    let lr = args.lr.unwrap_or(1e-3);
+    let defaults = OffloadOptions::default();
+    check_contradictions(args, system)?;
+    let offload = OffloadOptions {
+        system,
+        optimizer: args.optimizer.unwrap_or(defaults.optimizer),
+        placement: args.placement.unwrap_or(defaults.placement),
+        subgroup_elements: args.subgroup_size.unwrap_or(defaults.subgroup_elements),
+        gradient_dtype: args.gradient_dtype.unwrap_or(DType::Fp32),
+        weights_dtype: dtype,
+        upstream: args.upstream.unwrap_or(defaults.upstream),
+        topk_keep: args.topk_keep.unwrap_or(defaults.topk_keep),
+        error_feedback: args.error_feedback.unwrap_or(false),
+        pieces: args.pieces.unwrap_or(defaults.pieces),
+    };
+    let mut corpus = CorpusOptions::new(match &args.data {
+        Some(path) => path.clone(),
+        None => default_data()?,
+    });
+    corpus.evaluation_fraction = args.eval_fraction.unwrap_or(corpus.evaluation_fraction);
+    let io = io_options(args)?;
+    let limit = |bytes: Option<crate::values::Bytes>| bytes.map(|bytes| bytes.0);
+    let device = match args.device.unwrap_or(DeviceKind::Software) {
+        DeviceKind::Software => DeviceChoice::Software,
+        DeviceKind::Emulated => DeviceChoice::Emulated {
+            limits: SpeedLimits {
+                media_read: limit(args.limit_read),
+                media_write: limit(args.limit_write),
+                internal: limit(args.limit_internal),
+            },
+            shared: limit(args.limit_shared),
+        },
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Ok(TrainOptions {
+        corpus,
+        shape: Shape {
+            layers: args.layers.unwrap_or(4),
+            hidden: args.hidden.unwrap_or(256),
+            heads: args.heads.unwrap_or(4),
+            vocab: args.vocab.unwrap_or(256),
+            seq: args.seq.unwrap_or(128),
+            tied: !args.untied.unwrap_or(false),
+        },
+        batch: args.batch.unwrap_or(8),
+        accumulate: args.accumulate.unwrap_or(1),
+        iterations,
+        schedule: Schedule {
+            shape: args.schedule.unwrap_or(ScheduleShape::Cosine),
+            peak: lr,
+            minimum: args.min_lr.unwrap_or(lr / 10.0),
+            warmup_steps: args.warmup.unwrap_or(iterations / 20),
+            total_steps: iterations,
+        },
+        hyper: HyperParameters {
+            lr,
+            beta1: args.beta1.unwrap_or(0.9),
+            beta2: args.beta2.unwrap_or(0.999),
+            eps: args.eps.unwrap_or(1e-8),
+            weight_decay: args.weight_decay.unwrap_or(0.01),
+        },
+        loss_scale: loss_scale(args, dtype),
+        clip: args.clip.unwrap_or(1.0),
+        seed: args.seed.unwrap_or(0),
+        compute: match args.compute.unwrap_or(Compute::Auto) {
+            Compute::Cpu => "cpu".into(),
+            Compute::Cuda => "cuda".into(),
+            Compute::Auto if Path::new("/dev/nvidia0").exists() => "cuda".into(),
+            Compute::Auto => "cpu".into(),
+        },
+        threads: args.threads.unwrap_or(cores).max(1),
+        evaluation_batches: args.eval_batches.unwrap_or(8),
+        offload,
+        drives: args.drive.clone(),
+        io,
+        durability: args.durability.unwrap_or_default(),
+        device,
+        resume: args.resume,
+        overwrite: args.overwrite,
+    })
+}
+
+/// Options that only make sense together.
+fn check_contradictions(args: &TrainArgs, system: System) -> Result<()> {
+    if args.resume && args.overwrite {
+        bail!(
+            "--resume continues the run on the drives and --overwrite replaces it: give one of them"
+        );
+    }
+    if system != System::SuOC && args.topk_keep.is_some() {
+        bail!("--topk-keep needs --system su+o+c, but the system is {}", system.name());
+    }
+    let limits = [args.limit_read, args.limit_write, args.limit_internal, args.limit_shared];
+    if args.device != Some(DeviceKind::Emulated) && limits.iter().any(Option::is_some) {
+        bail!(
+            "--limit-read, --limit-write, --limit-internal and --limit-shared need --device emulated"
+        );
+    }
+    if args.loss_scale.is_some_and(|scale| scale != 0.0)
+        && (args.initial_loss_scale.is_some()
+            || args.loss_scale_window.is_some()
+            || args.loss_scale_hysteresis.is_some())
+    {
+        bail!(
+            "--loss-scale fixes the scale; its --initial-loss-scale, -window and -hysteresis need --loss-scale 0"
+        );
+    }
+    Ok(())
+}
+
+fn loss_scale(args: &TrainArgs, dtype: DType) -> LossScale {
+    let default = if dtype == DType::Fp16 { 0.0 } else { 1.0 };
+    match args.loss_scale.unwrap_or(default) {
+        0.0 => {
+            let defaults = DynamicScale::default();
+            LossScale::Dynamic(DynamicScale {
+                initial: args.initial_loss_scale.unwrap_or(defaults.initial),
+                hysteresis: args.loss_scale_hysteresis.unwrap_or(defaults.hysteresis),
+                window: args.loss_scale_window.unwrap_or(defaults.window),
+                floor: defaults.floor,
+            })
+        }
+        scale => LossScale::Static(scale),
+    }
+}
+
+fn io_options(args: &TrainArgs) -> Result<IoOptions> {
+    let defaults = IoOptions::default();
+    let faults = match &args.inject {
+        None => None,
+        Some(text) => {
+            let rules = text.split(',').map(str::parse).collect::<Result<Vec<_>, _>>()?;
+            Some(Arc::new(Faults::new(rules)))
+        }
+    };
+    let block = args.block_size.map_or(u64::from(defaults.block_bytes), |bytes| bytes.0);
+    Ok(IoOptions {
+        queue_depth: args.queue_depth.unwrap_or(defaults.queue_depth),
+        block_bytes: u32::try_from(block).context("--block-size must be below 2 GiB")?,
+        direct: args.direct.unwrap_or(defaults.direct),
+        backend: args.io_backend.unwrap_or(defaults.backend),
+        faults,
+    })
+}
+
+/// The text that every machine has after `make build`: Python sources of its `.venv`.
+fn default_data() -> Result<PathBuf> {
+    let mut places = vec![PathBuf::from(".")];
+    if let Ok(command) = std::env::current_exe() {
+        places.extend(command.ancestors().skip(1).take(4).map(Path::to_path_buf));
+    }
+    for place in places {
+        let lib = place.join(".venv/lib");
+        let Ok(entries) = std::fs::read_dir(&lib) else { continue };
+        for entry in entries.flatten() {
+            let torch = entry.path().join("site-packages/torch/nn");
+            if torch.is_dir() {
+                return Ok(torch);
+            }
+        }
+    }
+    bail!("no text to train on: give a UTF-8 file or a directory with --data")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(text: &str) -> (tempfile::TempDir, TrainArgs) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("train.toml");
+        std::fs::write(&path, text).unwrap();
+        (directory, TrainArgs { config: Some(path), ..TrainArgs::default() })
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let (_directory, mut args) =
+            write("layers = 7\nsteps = 9\nsystem = \"base\"\ndrive = [\"a\"]\n");
+        args.steps = Some(3);
+        let merged = args.with_file().unwrap();
+        assert_eq!(
+            (merged.layers, merged.steps, merged.system),
+            (Some(7), Some(3), Some(System::Base))
+        );
+        assert_eq!(merged.drive, [PathBuf::from("a")]);
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_the_nearest_valid_one() {
+        let (_directory, args) = write("subgroup-sise = 7\n");
+        let error = format!("{:#}", args.with_file().unwrap_err());
+        assert!(error.contains("subgroup-sise") && error.contains("\"subgroup-size\""), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_value_in_the_file_names_its_place() {
+        let (_directory, args) = write("steps = 4\nsystem = \"suo\"\n");
+        let error = format!("{:#}", args.with_file().unwrap_err());
+        assert!(
+            error.contains("suo") && error.contains("base-pipe") && error.contains("line 2"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let base = TrainArgs { data: Some(PathBuf::from("x")), ..TrainArgs::default() };
+        let both = TrainArgs { resume: true, overwrite: true, ..base.clone() };
+        assert!(resolve(&both).unwrap_err().to_string().contains("--overwrite"));
+        let keep = TrainArgs { topk_keep: Some(0.1), ..base };
+        assert!(resolve(&keep).unwrap_err().to_string().contains("su+o+c"));
+    }
+}

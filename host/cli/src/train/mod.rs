@@ -1,0 +1,285 @@
+//! `nearfield train`.
+
+mod args;
+mod config;
+mod metrics;
+mod picture;
+mod report;
+
+use std::fmt::Write;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use nearfield_runtime::timeline::{ResourceUse, TraceFile};
+use nearfield_train::generate::GenerateOptions;
+use nearfield_train::trainer::{IterationReport, Trainer};
+
+use args::ProgressKind;
+pub use args::TrainArgs;
+use metrics::{Line, Metrics};
+
+use crate::values::human_bytes;
+
+/// Shown below the list of flags.
+pub const AFTER_HELP: &str = "\
+Examples:
+  nearfield train --data book.txt --drive /mnt/nvme0/run --drive /mnt/nvme1/run --steps 1000
+  nearfield train --config train.toml --resume
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C after a step (continue with --resume).";
+
+/// Trains; returns the exit code.
+pub fn run(args: TrainArgs) -> Result<ExitCode> {
+    let args = args.with_file()?;
+    let options = config::resolve(&args)?;
+    let out = args.out.clone().unwrap_or_else(|| PathBuf::from("runs/nearfield"));
+    std::fs::create_dir_all(&out).with_context(|| {
+        format!("cannot make the directory {} for results (--out)", out.display())
+    })?;
+    let report_path = args.report.clone().unwrap_or_else(|| out.join("report.json"));
+    let trace = args.trace.as_ref().map(|path| TraceFile::create(path)).transpose()?;
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // A second signal ends the process at once; the state survives that too.
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&interrupted))?;
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+    }
+    let trainer = Trainer::new(options)?;
+    let bar = progress_bar(&args, &trainer);
+    if bar.is_some() || args.progress == Some(ProgressKind::None) {
+        announce(&trainer);
+    }
+    let metrics =
+        Metrics::open(&out.join("metrics.jsonl"), trainer.iteration(), trainer.last_loss())?;
+    let mut run = Run {
+        json: bar.is_none() && args.progress != Some(ProgressKind::None),
+        eval_every: args.eval_every.unwrap_or(0),
+        resumed_at: trainer.iteration(),
+        trainer,
+        bar,
+        metrics,
+        trace,
+        begin: Instant::now(),
+        usage: Vec::new(),
+    };
+    let traffic = run.trainer.engine().traffic();
+    let metadata = run.trainer.engine().metadata_bytes();
+    run.train(&interrupted)?;
+    if let Some(bar) = run.bar.take() {
+        bar.finish_and_clear();
+    }
+    if let Some(trace) = run.trace.take() {
+        trace.finish()?;
+    }
+    let stopped = run.trainer.iteration() < run.trainer.options().iterations;
+    let measured = difference(run.trainer.engine().traffic(), traffic);
+    let ending = report::Ending {
+        lines: run.metrics.lines(),
+        resumed_at: run.resumed_at,
+        measured,
+        metadata_bytes: run.trainer.engine().metadata_bytes() - metadata,
+        interrupted: stopped,
+    };
+    let report = report::build(&run.trainer, &ending)?;
+    report::write(&report_path, &report)?;
+    let system = run.trainer.options().offload.system.name();
+    let title = format!("{} parameters, {system}", run.trainer.parameters());
+    picture::draw(&out.join("run.svg"), run.metrics.lines(), &title)?;
+    run.conclude(&args, &report, &report_path, &out, stopped)?;
+    Ok(if stopped { ExitCode::from(130) } else { ExitCode::SUCCESS })
+}
+
+/// A run in progress.
+struct Run {
+    trainer: Trainer,
+    bar: Option<ProgressBar>,
+    json: bool,
+    eval_every: u64,
+    resumed_at: u64,
+    metrics: Metrics,
+    trace: Option<TraceFile>,
+    begin: Instant,
+    usage: Vec<ResourceUse>,
+}
+
+impl Run {
+    fn train(&mut self, interrupted: &AtomicBool) -> Result<()> {
+        let last = self.trainer.options().iterations;
+        while self.trainer.iteration() < last && !interrupted.load(Relaxed) {
+            let start = self.begin.elapsed().as_secs_f64();
+            let report = self.trainer.step()?;
+            let mut line = Line::from(&report);
+            let due = self.eval_every > 0 && report.iteration.is_multiple_of(self.eval_every);
+            if due || report.iteration == last {
+                line.eval_loss = self.trainer.evaluate()?;
+            }
+            self.usage = usage(&self.trainer, &report);
+            if let Some(trace) = &mut self.trace {
+                for (kind, offset, timeline) in &report.timelines {
+                    trace.add(self.trainer.graph(*kind), timeline, start + offset)?;
+                }
+            }
+            self.show(&line)?;
+            self.metrics.push(line)?;
+        }
+        Ok(())
+    }
+
+    fn show(&self, line: &Line) -> Result<()> {
+        if let Some(bar) = &self.bar {
+            bar.set_position(line.iteration);
+            bar.set_message(format!(
+                "loss {:.4}  {:.0} tokens/s  forward {:.0} backward {:.0} update {:.0} ms{}",
+                line.loss,
+                line.tokens_per_second,
+                line.forward_seconds * 1e3,
+                line.backward_seconds * 1e3,
+                line.update_seconds * 1e3,
+                if line.skipped { "  (skipped: overflow)" } else { "" }
+            ));
+            if let Some(loss) = line.eval_loss {
+                bar.println(format!("iteration {}: evaluation loss {loss:.4}", line.iteration));
+            }
+        } else if self.json {
+            println!("{}", serde_json::to_string(line)?);
+        }
+        Ok(())
+    }
+
+    /// What people want to know at the end: on the output, or beside it where that carries JSON lines.
+    fn conclude(
+        &self,
+        args: &TrainArgs,
+        report: &serde_json::Value,
+        report_path: &std::path::Path,
+        out: &std::path::Path,
+        stopped: bool,
+    ) -> Result<()> {
+        let mut text = format!("{}\n\n", report::tables(report, &self.usage));
+        let lines = self.metrics.lines();
+        if let (Some(first), Some(last)) = (lines.first(), lines.last()) {
+            writeln!(
+                text,
+                "loss          {:.4} -> {:.4} over {} iterations",
+                first.loss, last.loss, last.iteration
+            )?;
+        }
+        if let Some(loss) = lines.iter().rev().find_map(|line| line.eval_loss) {
+            writeln!(text, "evaluation    {loss:.4}")?;
+        }
+        let digest = report["state_digest"].as_str().unwrap_or_default();
+        writeln!(text, "state digest  {digest}")?;
+        let tokens = args.sample.unwrap_or(200);
+        if tokens > 0 && !stopped {
+            let tokens = u32::try_from(tokens).context("--sample is too large")?;
+            let options = GenerateOptions { tokens, ..GenerateOptions::default() };
+            let sample = self.trainer.generate(b"def ", &options)?;
+            let sample = String::from_utf8_lossy(&sample).replace('\n', "\n              ");
+            writeln!(text, "sample        def {sample}")?;
+        }
+        writeln!(text, "report        {}", report_path.display())?;
+        writeln!(text, "picture       {}", out.join("run.svg").display())?;
+        if stopped {
+            writeln!(
+                text,
+                "\nStopped after iteration {}; continue with the same command and --resume.",
+                self.trainer.iteration()
+            )?;
+        }
+        if self.json {
+            eprint!("{text}");
+        } else {
+            print!("{text}");
+        }
+        Ok(())
+    }
+}
+
+/// Use of resources in one iteration; phases that share a resource are added up.
+fn usage(trainer: &Trainer, report: &IterationReport) -> Vec<ResourceUse> {
+    let mut total: Vec<ResourceUse> = Vec::new();
+    for (kind, _, timeline) in &report.timelines {
+        for used in timeline.utilisation(trainer.graph(*kind)) {
+            match total.iter_mut().find(|other| other.name == used.name) {
+                Some(other) => {
+                    other.tasks += used.tasks;
+                    other.bytes += used.bytes;
+                    other.busy_seconds += used.busy_seconds;
+                }
+                None => total.push(used),
+            }
+        }
+    }
+    for used in &mut total {
+        used.utilisation = used.busy_seconds / report.seconds.max(1e-9);
+        used.gb_per_second = used.bytes as f64 / 1e9 / used.busy_seconds.max(1e-9);
+    }
+    total
+}
+
+fn difference(
+    now: nearfield_runtime::graph::Traffic,
+    then: nearfield_runtime::graph::Traffic,
+) -> nearfield_runtime::graph::Traffic {
+    nearfield_runtime::graph::Traffic {
+        shared_down: now.shared_down - then.shared_down,
+        shared_up: now.shared_up - then.shared_up,
+        internal_read: now.internal_read - then.internal_read,
+        internal_write: now.internal_write - then.internal_write,
+        media_read: now.media_read - then.media_read,
+        media_write: now.media_write - then.media_write,
+    }
+}
+
+fn progress_bar(args: &TrainArgs, trainer: &Trainer) -> Option<ProgressBar> {
+    let wanted = match args.progress.unwrap_or(ProgressKind::Auto) {
+        ProgressKind::Auto => std::io::stdout().is_terminal(),
+        ProgressKind::Bar => true,
+        ProgressKind::Json | ProgressKind::None => false,
+    };
+    wanted.then(|| {
+        let bar = ProgressBar::new(trainer.options().iterations).with_position(trainer.iteration());
+        // The template is a constant that the style's own test accepts; without it the default style serves.
+        if let Ok(style) =
+            ProgressStyle::with_template("{pos}/{len} {wide_bar:.cyan/dim} {eta} {msg}")
+        {
+            bar.set_style(style);
+        }
+        bar
+    })
+}
+
+/// What is about to run, and what it takes.
+fn announce(trainer: &Trainer) {
+    let options = trainer.options();
+    let budget = trainer.engine().budget();
+    println!(
+        "Training {} parameters on {} bytes of text from {} files ({})",
+        trainer.parameters(),
+        trainer.corpus().train().len(),
+        trainer.corpus().files(),
+        options.corpus.path.display()
+    );
+    println!(
+        "System {}: {}; {} parts, subgroups of at most {} elements",
+        options.offload.system.name(),
+        trainer.engine().describe(),
+        trainer.engine().layout().parts.len(),
+        options.offload.subgroup_elements
+    );
+    println!(
+        "Memory: {} buffers, {} working weights, {} in all (fixed from here on)",
+        human_bytes(budget.buffers_bytes()),
+        human_bytes(budget.weights_bytes),
+        human_bytes(budget.total_bytes() + trainer.accumulator_bytes())
+    );
+    if trainer.iteration() > 0 {
+        println!("Continuing after iteration {}", trainer.iteration());
+    }
+}

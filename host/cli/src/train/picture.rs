@@ -1,0 +1,105 @@
+//! The picture of a run: loss above, seconds of the phases below.
+
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+use plotters::prelude::*;
+
+use super::metrics::Line;
+
+const FORWARD: RGBColor = RGBColor(0x4c, 0x78, 0xa8);
+const BACKWARD: RGBColor = RGBColor(0xf5, 0x85, 0x18);
+const UPDATE: RGBColor = RGBColor(0x54, 0xa2, 0x4b);
+
+/// Writes `path` as SVG.
+pub fn draw(path: &Path, lines: &[Line], title: &str) -> Result<()> {
+    let drawn = draw_svg(path, lines, title);
+    drawn.map_err(|error| anyhow!("cannot draw {}: {error}", path.display()))
+}
+
+fn draw_svg(path: &Path, lines: &[Line], title: &str) -> Result<(), String> {
+    draw_all(path, lines, title).map_err(|error| error.to_string())
+}
+
+fn draw_all<'a>(
+    path: &'a Path,
+    lines: &[Line],
+    title: &str,
+) -> Result<(), Box<dyn std::error::Error + 'a>> {
+    let Some(last) = lines.last() else { return Ok(()) };
+    let last = last.iteration.max(2) as f64;
+    let root = SVGBackend::new(path, (900, 640)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let root = root.titled(title, ("sans-serif", 20))?;
+    let (upper, lower) = root.split_vertically(330);
+
+    let losses: Vec<(f64, f64)> = lines
+        .iter()
+        .filter(|line| line.loss < f64::MAX)
+        .map(|line| (line.iteration as f64, line.loss))
+        .collect();
+    let most = losses.iter().map(|point| point.1).fold(0.0, f64::max) * 1.05;
+    let mut chart = ChartBuilder::on(&upper)
+        .margin(10)
+        .x_label_area_size(30)
+        .y_label_area_size(60)
+        .build_cartesian_2d(1.0..last, 0.0..most.max(0.1))?;
+    chart.configure_mesh().y_desc("loss").x_desc("iteration").light_line_style(WHITE).draw()?;
+    chart
+        .draw_series(LineSeries::new(losses, FORWARD.stroke_width(2)))?
+        .label("training")
+        .legend(key(FORWARD));
+    let evaluations: Vec<(f64, f64)> =
+        lines.iter().filter_map(|line| Some((line.iteration as f64, line.eval_loss?))).collect();
+    if !evaluations.is_empty() {
+        chart
+            .draw_series(evaluations.iter().map(|&point| Circle::new(point, 4, BACKWARD.filled())))?
+            .label("evaluation")
+            .legend(key(BACKWARD));
+    }
+    legend!(chart);
+
+    // Stacked areas, the tallest first so that the others lie over it.
+    let stack = |count: usize| {
+        lines.iter().map(move |line| {
+            let phases = [line.forward_seconds, line.backward_seconds, line.update_seconds];
+            (line.iteration as f64, phases[..count].iter().sum::<f64>())
+        })
+    };
+    let most = stack(3).map(|point| point.1).fold(0.0, f64::max) * 1.05;
+    let mut chart = ChartBuilder::on(&lower)
+        .margin(10)
+        .x_label_area_size(30)
+        .y_label_area_size(60)
+        .build_cartesian_2d(1.0..last, 0.0..most.max(1e-6))?;
+    chart.configure_mesh().y_desc("seconds").x_desc("iteration").light_line_style(WHITE).draw()?;
+    for (count, name, colour) in
+        [(3, "update", UPDATE), (2, "backward", BACKWARD), (1, "forward", FORWARD)]
+    {
+        chart
+            .draw_series(AreaSeries::new(stack(count), 0.0, colour.filled()))?
+            .label(name)
+            .legend(key(colour));
+    }
+    legend!(chart);
+    root.present()?;
+    Ok(())
+}
+
+fn key(colour: RGBColor) -> impl Fn((i32, i32)) -> Rectangle<(i32, i32)> {
+    move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], colour.filled())
+}
+
+/// The box that says what the colours mean.
+macro_rules! legend {
+    ($chart:expr) => {
+        $chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperRight)
+            .background_style(WHITE.mix(0.85))
+            .border_style(BLACK.mix(0.3))
+            .draw()
+            .map_err(|error| error.to_string())?
+    };
+}
+use legend;

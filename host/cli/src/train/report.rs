@@ -1,0 +1,146 @@
+//! What a run leaves: the report file and the tables at its end.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use nearfield_runtime::graph::Traffic;
+use nearfield_runtime::timeline::ResourceUse;
+use nearfield_train::trainer::Trainer;
+use serde_json::{Map, Value, json};
+
+use super::metrics::Line;
+use crate::values::human_bytes;
+
+/// What is only known at the end.
+pub struct Ending<'a> {
+    /// All iterations of the run.
+    pub lines: &'a [Line],
+    /// Index of the first iteration of this process.
+    pub resumed_at: u64,
+    /// Data bytes measured since the first iteration of this process.
+    pub measured: Traffic,
+    /// Bytes of headers and journal records since then.
+    pub metadata_bytes: u64,
+    /// Whether the run was stopped before its last step.
+    pub interrupted: bool,
+}
+
+/// The report as JSON.
+pub fn build(trainer: &Trainer, ending: &Ending) -> Result<Value> {
+    let options = trainer.options();
+    let predicted = trainer.predicted_traffic();
+    let traffic: Map<String, Value> = predicted
+        .fields()
+        .iter()
+        .zip(ending.measured.fields())
+        .map(|((name, predicted), (_, measured))| {
+            ((*name).to_owned(), json!({ "predicted": predicted, "measured": measured }))
+        })
+        .collect();
+    let budget = trainer.engine().budget();
+    let (local_peak, _) = trainer.engine().local_memory();
+    let own = ending.lines.iter().filter(|line| line.iteration > ending.resumed_at);
+    let sum = |field: fn(&Line) -> f64| own.clone().map(field).sum::<f64>();
+    let steps = own.clone().count().max(1) as f64;
+    Ok(json!({
+        "system": options.offload.system.name(),
+        "steps": trainer.iteration(),
+        "optimizer_steps": trainer.engine().step(),
+        "interrupted": ending.interrupted,
+        "resumed_at": ending.resumed_at,
+        "parameters": trainer.parameters(),
+        "drives": options.drives.len(),
+        "device": trainer.engine().describe(),
+        "loss": ending.lines.iter().map(|line| line.loss).collect::<Vec<_>>(),
+        "eval_loss": ending.lines.iter().filter_map(|line| Some(json!({ "iteration": line.iteration, "loss": line.eval_loss? }))).collect::<Vec<_>>(),
+        "state_digest": trainer.engine().digest()?,
+        "traffic": traffic,
+        "metadata_bytes": ending.metadata_bytes,
+        "media_write_bytes_per_step": (ending.measured.media_write + ending.metadata_bytes) as f64 / steps,
+        "memory_peak": {
+            "device_local": local_peak,
+            "buffers": budget.buffers_bytes(),
+            "weights": budget.weights_bytes,
+            "residuals": budget.residual_bytes,
+            "state": budget.state_bytes,
+            "accumulators": trainer.accumulator_bytes(),
+            "process": process_peak_bytes(),
+        },
+        "phase_seconds": {
+            "forward": sum(|line| line.forward_seconds),
+            "backward": sum(|line| line.backward_seconds),
+            "update": sum(|line| line.update_seconds),
+        },
+        "seconds": sum(|line| line.seconds),
+        "skipped_steps": trainer.skipped(),
+    }))
+}
+
+/// Writes the report.
+pub fn write(path: &Path, report: &Value) -> Result<()> {
+    std::fs::write(path, format!("{}\n", serde_json::to_string_pretty(report)?))
+        .with_context(|| format!("cannot write the report {}", path.display()))
+}
+
+/// Tables for people.
+pub fn tables(report: &Value, usage: &[ResourceUse]) -> String {
+    let mut traffic = table(&["link", "predicted", "measured"]);
+    for (name, bytes) in report["traffic"].as_object().into_iter().flatten() {
+        let cell = |key: &str| right(human_bytes(bytes[key].as_u64().unwrap_or(0)));
+        traffic.add_row(vec![
+            Cell::new(name.replace('_', " ")),
+            cell("predicted"),
+            cell("measured"),
+        ]);
+    }
+    let metadata = report["metadata_bytes"].as_u64().unwrap_or(0);
+    traffic.add_row(vec![
+        Cell::new("headers, journal"),
+        right("-".into()),
+        right(human_bytes(metadata)),
+    ]);
+    let mut memory = table(&["memory", "bytes"]);
+    for (name, bytes) in report["memory_peak"].as_object().into_iter().flatten() {
+        memory.add_row(vec![
+            Cell::new(name.replace('_', " ")),
+            right(human_bytes(bytes.as_u64().unwrap_or(0))),
+        ]);
+    }
+    let mut phases = table(&["phase", "seconds"]);
+    for (name, seconds) in report["phase_seconds"].as_object().into_iter().flatten() {
+        phases.add_row(vec![
+            Cell::new(name),
+            right(format!("{:.2}", seconds.as_f64().unwrap_or(0.0))),
+        ]);
+    }
+    let mut resources = table(&["resource (last step)", "busy", "of the time", "GB/s"]);
+    for used in usage {
+        resources.add_row(vec![
+            Cell::new(&used.name),
+            right(format!("{:.1} ms", used.busy_seconds * 1e3)),
+            right(format!("{:.0} %", used.utilisation * 100.0)),
+            right(format!("{:.2}", used.gb_per_second)),
+        ]);
+    }
+    format!("{traffic}\n\n{memory}\n\n{phases}\n\n{resources}")
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
+    table
+}
+
+fn right(text: String) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+/// Largest resident memory of this process so far, from the kernel.
+fn process_peak_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kibibytes =
+        line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kibibytes.unwrap_or(0) * 1024
+}
