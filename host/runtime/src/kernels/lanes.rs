@@ -20,6 +20,8 @@ pub(super) trait Lanes: Copy {
     /// `WIDTH` elements from `to` on can be written; no alignment is needed.
     unsafe fn store(self, to: *mut f32);
     fn splat(value: f32) -> Self;
+    /// Asks for the cache line of an address, which need not belong to the program.
+    fn prefetch(address: *const f32);
     fn add(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
     fn div(self, other: Self) -> Self;
@@ -59,6 +61,8 @@ impl Lanes for f32 {
     fn splat(value: f32) -> Self {
         value
     }
+    #[inline(always)]
+    fn prefetch(_: *const f32) {}
     #[inline(always)]
     fn add(self, other: Self) -> Self {
         self + other
@@ -130,6 +134,11 @@ mod x86 {
                 fn splat(value: f32) -> Self {
                     // SAFETY: only reached where the processor has the instruction set.
                     unsafe { $splat(value) }
+                }
+                #[inline(always)]
+                fn prefetch(address: *const f32) {
+                    // SAFETY: as above; a prefetch neither faults nor accesses what the program can see.
+                    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
                 }
                 #[inline(always)]
                 fn add(self, other: Self) -> Self {
