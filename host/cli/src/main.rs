@@ -21,6 +21,9 @@ enum Command {
     /// Train a GPT on text
     #[command(after_help = train::AFTER_HELP)]
     Train(Box<train::TrainArgs>),
+    /// Measure this machine beside its limits
+    #[command(subcommand)]
+    Bench(nearfield_bench::BenchArgs),
     /// Look at the state on drives
     #[command(subcommand)]
     State(state::StateCommand),
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         .init();
     let outcome = match cli.command {
         Command::Train(args) => train::run(*args),
+        Command::Bench(args) => nearfield_bench::run(args).map(|()| ExitCode::SUCCESS),
         Command::State(command) => state::run(&command).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {

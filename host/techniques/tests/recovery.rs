@@ -1,391 +1,234 @@
-//! A run that ends anywhere continues at step t or t+1, and its state is that of a run that never ended.
+//! Crashes and power cuts at every I/O boundary of a step: each one continues to the state of the run that had none.
+
+#![allow(clippy::unwrap_used)] // A test fails by panicking.
 
 mod toy;
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use nearfield_runtime::io::{FaultAction, FaultOperation, FaultRule, Faults};
-use nearfield_runtime::{Error, Result};
-use nearfield_techniques::offload::plan::gradient::UnitShape;
-use nearfield_techniques::offload::{
-    EngineConfig, FlatModel, OffloadEngine, OffloadOptions, System,
-};
+use nearfield_runtime::io::{FaultAction, FaultOperation, FaultRule, Faults, IoOptions};
+use nearfield_runtime::store::{Durability, digest_of, inspect, verify};
+use nearfield_techniques::offload::{OffloadOptions, System};
+use toy::Script;
 
-const LAST: u64 = 3;
-const DRIVES: u32 = 2;
+/// Iterations of a whole run, and those during which crashes happen.
+const LAST: u64 = 4;
+const CRASHING: u64 = 2;
 
-fn options(system: System, error_feedback: bool) -> OffloadOptions {
-    OffloadOptions {
-        system,
-        subgroup_elements: 2048,
-        topk_keep: 0.3,
-        error_feedback,
-        ..OffloadOptions::default()
-    }
+fn crash(operation: FaultOperation, nth: u64) -> Vec<FaultRule> {
+    vec![FaultRule { operation, nth, file: String::new(), action: FaultAction::Crash }]
 }
 
-struct Case {
-    root: tempfile::TempDir,
-    model: FlatModel,
-    units: Vec<UnitShape>,
-    config: EngineConfig,
+fn io(faults: &Arc<Faults>) -> IoOptions {
+    IoOptions { queue_depth: 8, faults: Some(Arc::clone(faults)), ..IoOptions::default() }
 }
 
-impl Case {
-    fn new(options: OffloadOptions) -> Self {
-        let root = tempfile::tempdir().unwrap();
-        let (model, units) = toy::model(350);
-        let drives = toy::directories(root.path(), DRIVES);
-        let config = toy::config(options, drives, units.clone());
-        Self { root, model, units, config }
-    }
-
-    fn create(&self, config: &EngineConfig) -> Result<OffloadEngine> {
-        OffloadEngine::create(
-            config,
-            self.model.clone(),
-            false,
-            &toy::record(0, 1.0),
-            &toy::initial,
-        )
-    }
-
-    fn with_faults(&self, faults: &Arc<Faults>) -> EngineConfig {
-        let mut config = self.config.clone();
-        config.io.faults = Some(Arc::clone(faults));
-        config
-    }
-
-    /// Opens the drives again, checks where they stand, and finishes the run.
-    fn resume_and_finish(&self, at_least: u64) -> String {
-        let (mut engine, recovered) =
-            OffloadEngine::resume(&self.config, self.model.clone()).unwrap();
-        let step = engine.step();
-        assert!(step >= at_least && step <= LAST, "resumed at {step}, not from {at_least} on");
-        assert_eq!(recovered.blob, format!("after step {step}").into_bytes());
-        assert_eq!(recovered.iteration, step);
-        toy::steps(&mut engine, &self.units, LAST, 1.0).unwrap();
-        engine.digest().unwrap()
-    }
+fn options(system: System, subgroup_elements: u64) -> OffloadOptions {
+    OffloadOptions { system, subgroup_elements, pieces: 2, ..OffloadOptions::default() }
 }
 
-fn expected(options: &OffloadOptions) -> String {
-    let case = Case::new(options.clone());
-    let mut engine = case.create(&case.config).unwrap();
-    toy::steps(&mut engine, &case.units, LAST, 1.0).unwrap();
-    engine.digest().unwrap()
+/// More parts a drive than there are spare slots, two pieces a part, and compression with residuals.
+fn scripts() -> Vec<Script> {
+    let compressed =
+        OffloadOptions { topk_keep: 0.3, error_feedback: true, ..options(System::SuOC, 2048) };
+    vec![
+        Script::new(options(System::SuO, 2048), 400, &[], LAST),
+        Script::new(options(System::BasePipe, 2048), 500, &[], LAST),
+        Script::new(options(System::Su, 1024), 350, &[], LAST),
+        Script::new(compressed, 300, &[], LAST),
+    ]
 }
 
-/// Requests that creation takes, and those that the whole run takes.
-fn requests(options: &OffloadOptions) -> (u64, u64) {
-    let case = Case::new(options.clone());
-    let faults = Arc::new(Faults::new(Vec::new()));
-    let mut engine = case.create(&case.with_faults(&faults)).unwrap();
+/// Runs from creation until the injected crash; returns the iterations that had ended, or none when
+/// creation itself was cut short.
+fn run_until_crash(
+    script: &Script,
+    dirs: &[PathBuf],
+    faults: &Arc<Faults>,
+    last: u64,
+) -> Option<u64> {
+    let mut done = 0;
+    let mut engine = match script.create(dirs, io(faults)) {
+        Ok(engine) => engine,
+        Err(error) => {
+            assert!(faults.crashed(), "{error}");
+            return None;
+        }
+    };
+    if let Err(error) = script.go(&mut engine, &mut done, last) {
+        assert!(faults.crashed(), "{error}");
+    }
+    Some(done)
+}
+
+/// Requests of creation, and of creation and the first iterations.
+fn requests(script: &Script, last: u64) -> (u64, u64) {
+    let root = toy::fast_directory();
+    let dirs = toy::directories(root.path(), script.drives);
+    let faults = Arc::new(Faults::default());
+    let mut engine = script.create(&dirs, io(&faults)).unwrap();
     let created = faults.requests();
-    toy::steps(&mut engine, &case.units, LAST, 1.0).unwrap();
+    script.go(&mut engine, &mut 0, last).unwrap();
     (created, faults.requests())
 }
 
-fn crash_at(nth: u64) -> FaultRule {
-    FaultRule {
-        operation: FaultOperation::Any,
-        nth,
-        file: String::new(),
-        action: FaultAction::Crash,
-    }
-}
-
-/// Runs until the injected crash; returns the steps that had surely been done.
-fn run_until_crash(case: &Case, faults: &Arc<Faults>) -> u64 {
-    let config = case.with_faults(faults);
-    let Ok(mut engine) = case.create(&config) else { return 0 };
-    // The error itself is the point of the test; what counts is what the drives hold.
-    let _ = toy::steps(&mut engine, &case.units, LAST, 1.0);
-    engine.step()
-}
-
-#[test]
-fn a_crash_at_every_io_boundary_is_survived() {
-    for (system, feedback, stride) in [
-        (System::SuO, false, 1),
-        (System::BasePipe, false, 3),
-        (System::Su, false, 5),
-        (System::SuOC, true, 2),
-    ] {
-        let options = options(system, feedback);
-        let expected = expected(&options);
-        let (created, all) = requests(&options);
-        for nth in (created + 1..=all).step_by(stride) {
-            let case = Case::new(options.clone());
-            let faults = Arc::new(Faults::new(vec![crash_at(nth)]));
-            let done = run_until_crash(&case, &faults);
-            assert!(faults.crashed(), "request {nth} of {all}");
-            assert_eq!(
-                case.resume_and_finish(done),
-                expected,
-                "{system:?}, crash at request {nth}"
-            );
-        }
+/// Crashes before each request of the first iterations and resumes.
+fn crash_everywhere(script: &Script, last: u64) {
+    let (created, total) = requests(script, last);
+    assert!(total - created > 60, "only {} crash points", total - created);
+    let system = script.options.system.name();
+    for nth in created + 1..=total {
+        let root = toy::fast_directory();
+        let dirs = toy::directories(root.path(), script.drives);
+        let faults = Arc::new(Faults::new(crash(FaultOperation::Any, nth)));
+        let done = run_until_crash(script, &dirs, &faults, last).expect("creation is complete");
+        assert!(faults.crashed(), "{system}: request {nth} of {total} was not reached");
+        let what = format!("{system}, crash at request {nth} of {total}");
+        script.resume_and_finish(&dirs, done, done + 1, &what);
     }
 }
 
 #[test]
-fn a_power_cut_that_drops_or_tears_unflushed_writes_is_survived() {
-    let systems =
-        [(System::SuO, false), (System::Base, false), (System::SuOC, true), (System::Su, false)];
-    for (index, &(system, feedback)) in systems.iter().enumerate() {
-        let options = options(system, feedback);
-        let expected = expected(&options);
-        let (created, all) = requests(&options);
-        for seed in 0..60_u64 {
-            let case = Case::new(options.clone());
-            let nth = created + 1 + (seed * 7919 + index as u64 * 31) % (all - created);
-            let faults = Arc::new(Faults::tracking(vec![crash_at(nth)]));
-            let done = run_until_crash(&case, &faults);
-            faults.power_cut(seed).unwrap();
-            let found = case.resume_and_finish(done);
-            assert_eq!(found, expected, "{system:?}, crash at request {nth}, seed {seed}");
-        }
+fn crash_at_every_request_with_su_o() {
+    crash_everywhere(&scripts()[0], CRASHING);
+}
+
+#[test]
+fn crash_at_every_request_with_base_pipe() {
+    crash_everywhere(&scripts()[1], CRASHING);
+}
+
+#[test]
+fn crash_at_every_request_with_su() {
+    crash_everywhere(&scripts()[2], CRASHING);
+}
+
+#[test]
+fn crash_at_every_request_with_compression_and_error_feedback() {
+    crash_everywhere(&scripts()[3], CRASHING);
+}
+
+#[test]
+fn crash_at_every_request_without_flushes() {
+    let mut script = Script::new(options(System::SuO, 1024), 200, &[], LAST);
+    script.durability = Durability::Process;
+    crash_everywhere(&script, CRASHING);
+}
+
+#[test]
+fn crash_at_every_request_around_skipped_iterations() {
+    let compressed =
+        OffloadOptions { topk_keep: 0.3, error_feedback: true, ..options(System::SuOC, 2048) };
+    for options in [compressed, options(System::SuO, 2048)] {
+        crash_everywhere(&Script::new(options, 200, &[2, 4], 5), 3);
     }
 }
 
 #[test]
-fn a_crash_while_an_interrupted_step_is_redone_is_survived() {
-    let options = options(System::SuO, false);
-    let expected = expected(&options);
-    let (created, all) = requests(&options);
-    for first in (created + 10..all).step_by(7) {
-        for second in [20, 45, 70, 90] {
-            let case = Case::new(options.clone());
-            let done = run_until_crash(&case, &Arc::new(Faults::new(vec![crash_at(first)])));
-            let again = Arc::new(Faults::tracking(vec![crash_at(second)]));
-            // Whether the second crash hits the redo, a later step, or nothing depends on where the first one did.
-            if let Ok((mut engine, _)) =
-                OffloadEngine::resume(&case.with_faults(&again), case.model.clone())
-            {
-                let _ = toy::steps(&mut engine, &case.units, LAST, 1.0);
-            }
-            again.power_cut(first + second).unwrap();
-            assert_eq!(case.resume_and_finish(done), expected, "{first} then {second}");
-        }
+fn power_cut_at_many_points_of_every_system() {
+    let scripts = scripts();
+    let ranges: Vec<(u64, u64)> = scripts.iter().map(|script| requests(script, CRASHING)).collect();
+    for seed in 0_u64..240 {
+        let which = seed as usize % scripts.len();
+        let (script, (created, total)) = (&scripts[which], ranges[which]);
+        let place = (seed / 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let nth = created + 1 + place % (total - created);
+        let root = toy::fast_directory();
+        let dirs = toy::directories(root.path(), script.drives);
+        let faults = Arc::new(Faults::tracking(crash(FaultOperation::Any, nth)));
+        let done = run_until_crash(script, &dirs, &faults, CRASHING).expect("creation is complete");
+        assert!(faults.crashed());
+        faults.power_cut(seed).unwrap();
+        let system = script.options.system.name();
+        let what = format!("{system}, power cut {seed} at request {nth} of {total}");
+        script.resume_and_finish(&dirs, done, done + 1, &what);
     }
 }
 
 #[test]
-fn a_crash_during_creation_is_recognised() {
-    let options = options(System::SuO, false);
-    let (created, _) = requests(&options);
-    for nth in [1, created / 3, created / 2] {
-        let case = Case::new(options.clone());
-        let faults = Arc::new(Faults::new(vec![crash_at(nth)]));
-        assert!(case.create(&case.with_faults(&faults)).is_err());
-        let error = OffloadEngine::resume(&case.config, case.model.clone()).unwrap_err();
-        assert!(error.to_string().contains("interrupted"), "{error}");
-        // Nothing but a fresh start is needed.
-        case.create(&case.config).unwrap();
+fn power_cut_after_the_last_step_loses_nothing() {
+    for script in scripts() {
+        let root = toy::fast_directory();
+        let dirs = toy::directories(root.path(), script.drives);
+        let faults = Arc::new(Faults::tracking(vec![]));
+        assert_eq!(run_until_crash(&script, &dirs, &faults, CRASHING), Some(CRASHING));
+        faults.power_cut(7).unwrap();
+        script.resume_and_finish(&dirs, CRASHING, CRASHING, script.options.system.name());
     }
 }
 
 #[test]
-fn a_skipped_iteration_changes_nothing_but_the_trainers_state() {
-    let options = options(System::SuOC, true);
-    let case = Case::new(options.clone());
-    let mut engine = case.create(&case.config).unwrap();
-    toy::steps(&mut engine, &case.units, 1, 1.0).unwrap();
-    let digest = engine.digest().unwrap();
-    let toy = toy::Toy { step: 99, scale: 1.0, dtype: options.gradient_dtype, units: &case.units };
-    let offload = nearfield_techniques::offload::plan::gradient::MicroStep::Offload;
-    engine.run_gradients(offload, &toy, 1.0).unwrap();
-    let mut record = toy::record(1, 1.0);
-    (record.iteration, record.blob) = (2, b"skipped".to_vec());
-    engine.skip(&record).unwrap();
-    assert_eq!(engine.digest().unwrap(), digest);
-    drop(engine);
-    let (mut engine, recovered) = OffloadEngine::resume(&case.config, case.model.clone()).unwrap();
-    assert_eq!((recovered.iteration, recovered.blob), (2, b"skipped".to_vec()));
-    assert_eq!(engine.digest().unwrap(), digest);
-    toy::steps(&mut engine, &case.units, LAST, 1.0).unwrap();
-    assert_eq!(engine.digest().unwrap(), expected(&options));
-}
-
-fn failing(operation: FaultOperation, errno: i32, file: &str, nth: u64) -> Vec<FaultRule> {
-    vec![FaultRule { operation, nth, file: file.into(), action: FaultAction::Fail(errno) }]
-}
-
-#[test]
-fn a_failing_drive_is_named_and_the_run_continues_after_repair() {
-    let options = options(System::SuO, false);
-    let expected = expected(&options);
-    for (operation, errno, file) in [
-        (FaultOperation::Read, libc::EIO, "drive1/slots.nf"),
-        (FaultOperation::Write, libc::EIO, "drive0/slots.nf"),
-        (FaultOperation::Write, libc::ENOSPC, "drive1/gradients.nf"),
-        (FaultOperation::Write, libc::EROFS, "drive1/journal.nf"),
-        (FaultOperation::Flush, libc::EIO, "drive0/slots.nf"),
-        (FaultOperation::Flush, libc::EIO, "drive1/gradients.nf"),
-        (FaultOperation::Read, libc::ENODEV, "drive0/slots.nf"),
-    ] {
-        let case = Case::new(options.clone());
-        let mut engine = case.create(&case.config).unwrap();
-        toy::steps(&mut engine, &case.units, 1, 1.0).unwrap();
-        drop(engine);
-        // Skips what opening itself reads and writes.
-        let counted = Arc::new(Faults::new(failing(operation, errno, file, u64::MAX)));
-        drop(OffloadEngine::resume(&case.with_faults(&counted), case.model.clone()).unwrap());
-        let mut failed = None;
-        for nth in 1..200 {
-            let faults = Arc::new(Faults::new(failing(operation, errno, file, nth)));
-            let Ok((mut engine, _)) =
-                OffloadEngine::resume(&case.with_faults(&faults), case.model.clone())
-            else {
+fn crash_and_power_cut_during_the_repeated_update() {
+    for script in scripts() {
+        let system = script.options.system.name();
+        let (created, total) = requests(&script, CRASHING);
+        let mut redone = 0;
+        let mut seed = 0;
+        for nth in (created + 1..=total).step_by(19) {
+            let root = toy::fast_directory();
+            let dirs = toy::directories(root.path(), script.drives);
+            let faults = Arc::new(Faults::new(crash(FaultOperation::Any, nth)));
+            run_until_crash(&script, &dirs, &faults, CRASHING).expect("creation is complete");
+            let report = inspect(&dirs).unwrap();
+            if !report.interrupted {
                 continue;
-            };
-            failed = toy::steps(&mut engine, &case.units, LAST, 1.0).err();
-            break;
-        }
-        let error = failed.expect("the fault hits a step").to_string();
-        assert!(error.contains(file), "{error}");
-        assert_eq!(case.resume_and_finish(1), expected, "{operation:?} {errno} {file}");
-    }
-}
-
-fn flip(path: &Path, offset: u64) {
-    use std::os::unix::fs::FileExt;
-    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, offset).unwrap();
-    byte[0] ^= 4;
-    file.write_all_at(&byte, offset).unwrap();
-    file.sync_all().unwrap();
-}
-
-/// What a run on damaged drives reports, from opening to its last step.
-fn outcome(case: &Case) -> Result<()> {
-    let (mut engine, _) = OffloadEngine::resume(&case.config, case.model.clone())?;
-    toy::steps(&mut engine, &case.units, LAST, 1.0)
-}
-
-#[test]
-fn a_flipped_bit_in_any_state_file_is_detected_and_named() {
-    for name in ["superblock.nf", "layout.nf", "slots.nf", "journal.nf"] {
-        let case = Case::new(options(System::SuO, false));
-        let mut engine = case.create(&case.config).unwrap();
-        toy::steps(&mut engine, &case.units, 1, 1.0).unwrap();
-        drop(engine);
-        let path = case.root.path().join("drive1").join(name);
-        let length = std::fs::metadata(&path).unwrap().len();
-        let mut detected = 0;
-        let places: Vec<u64> = match name {
-            "slots.nf" => (0..length / 4096).map(|page| page * 4096 + 40).collect(),
-            "journal.nf" => vec![40, 4096 + 40, 2 * 4096 + 41],
-            _ => vec![0, 9, 40, 100],
-        };
-        for offset in &places {
-            flip(&path, *offset);
-            let text = match outcome(&case) {
-                Ok(()) => {
-                    // Only what holds no current state may be damaged without notice; verification agrees.
-                    assert_eq!(name, "slots.nf");
-                    assert!(
-                        nearfield_runtime::store::verify(&case.config.drives, &mut |_| {})
-                            .unwrap()
-                            .is_empty()
+            }
+            assert!(digest_of(&dirs).unwrap_err().to_string().contains("cut short"));
+            assert_eq!(verify(&dirs, &mut |_| {}).unwrap(), vec![]);
+            // Reads change nothing, so the crash points that matter are the writes and the flushes.
+            for operation in [FaultOperation::Write, FaultOperation::Flush] {
+                for again in (1..).step_by(3) {
+                    seed += 1;
+                    let root = toy::fast_directory();
+                    let dirs = toy::copy_drives(&dirs, root.path());
+                    let faults = Arc::new(Faults::tracking(crash(operation, again)));
+                    let Err(error) = script.resume(&dirs, io(&faults)) else { break };
+                    assert!(faults.crashed(), "{error}");
+                    redone += 1;
+                    if seed % 2 == 0 {
+                        faults.power_cut(seed).unwrap();
+                    }
+                    let what = format!(
+                        "{system}, crash at request {nth}, then at {operation:?} {again} of the repetition"
                     );
-                    return;
+                    script.resume_and_finish(&dirs, report.iteration, report.iteration, &what);
                 }
-                Err(error) => error.root().to_string(),
-            };
-            assert!(text.contains("drive1"), "{name} at {offset}: {text}");
-            detected += 1;
-            flip(&path, *offset);
-        }
-        assert!(detected > 0);
-    }
-}
-
-#[test]
-fn flipped_data_names_drive_subgroup_and_variable() {
-    let rule = |file: &str, nth| {
-        vec![FaultRule {
-            operation: FaultOperation::Read,
-            nth,
-            file: file.into(),
-            action: FaultAction::FlipBit,
-        }]
-    };
-    let mut seen = std::collections::BTreeSet::new();
-    for file in ["drive1/slots.nf", "drive1/gradients.nf"] {
-        for nth in 1..60 {
-            let case = Case::new(options(System::SuO, false));
-            let mut engine = case.create(&case.config).unwrap();
-            toy::steps(&mut engine, &case.units, 1, 1.0).unwrap();
-            drop(engine);
-            let faults = Arc::new(Faults::new(rule(file, nth)));
-            let config = case.with_faults(&faults);
-            let outcome = OffloadEngine::resume(&config, case.model.clone())
-                .and_then(|(mut engine, _)| toy::steps(&mut engine, &case.units, 2, 1.0));
-            let Err(error) = outcome else { continue };
-            match error.root() {
-                Error::Corrupt { drive: 1, path, variable, .. } => {
-                    assert!(path.ends_with("drive1"), "{error}");
-                    seen.insert(variable.clone());
-                }
-                Error::Damaged { drive: 1, .. } => {}
-                other => panic!("{other}"),
             }
         }
-    }
-    for variable in ["param", "exp_avg", "exp_avg_sq", "gradient"] {
-        assert!(seen.contains(variable), "{seen:?}");
+        assert!(redone >= 10, "{system}: only {redone} repetitions were cut short");
     }
 }
 
 #[test]
-fn wrong_drives_are_refused_with_their_names() {
-    let case = Case::new(options(System::SuO, false));
-    let mut engine = case.create(&case.config).unwrap();
-    toy::steps(&mut engine, &case.units, 1, 1.0).unwrap();
-    let digest = engine.digest().unwrap();
-
-    let error = OffloadEngine::resume(&case.config, case.model.clone()).unwrap_err();
-    assert!(matches!(error, Error::Locked { .. }), "{error}");
-    drop(engine);
-
-    let mut swapped = case.config.clone();
-    swapped.drives.reverse();
-    let (engine, _) = OffloadEngine::resume(&swapped, case.model.clone()).unwrap();
-    assert_eq!(engine.digest().unwrap(), digest);
-    drop(engine);
-
-    let mut twice = case.config.clone();
-    twice.drives[1] = twice.drives[0].clone();
-    let error = OffloadEngine::resume(&twice, case.model.clone()).unwrap_err().to_string();
-    assert!(error.contains("same directory"), "{error}");
-
-    let other = Case::new(options(System::SuO, false));
-    drop(other.create(&other.config).unwrap());
-    let mut foreign = case.config.clone();
-    foreign.drives[1] = other.config.drives[1].clone();
-    let error = OffloadEngine::resume(&foreign, case.model.clone()).unwrap_err().to_string();
-    assert!(error.contains("belongs to run"), "{error}");
-
-    let mut missing = case.config.clone();
-    std::fs::rename(&missing.drives[1], case.root.path().join("elsewhere")).unwrap();
-    let error = OffloadEngine::resume(&missing, case.model.clone()).unwrap_err().to_string();
-    assert!(error.contains("drive1") && error.contains("does not exist"), "{error}");
-    std::fs::rename(case.root.path().join("elsewhere"), &missing.drives[1]).unwrap();
-
-    missing.options.subgroup_elements = 4096;
-    let error = OffloadEngine::resume(&missing, case.model.clone()).unwrap_err().to_string();
-    assert!(error.contains("--subgroup-size"), "{error}");
-
-    let error = case.create(&case.config).unwrap_err().to_string();
-    assert!(error.contains("--overwrite"), "{error}");
-
-    let path = case.config.drives[1].join("slots.nf");
-    let length = std::fs::metadata(&path).unwrap().len();
-    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(length - 4096).unwrap();
-    let error = OffloadEngine::resume(&case.config, case.model.clone()).unwrap_err();
-    assert!(matches!(error, Error::Truncated { .. }), "{error}");
+fn interrupted_creation_is_named() {
+    for script in [&scripts()[0], &scripts()[3]] {
+        let (created, _) = requests(script, 0);
+        let mut named = 0;
+        for nth in 1..=created {
+            let root = toy::fast_directory();
+            let dirs = toy::directories(root.path(), script.drives);
+            let faults = Arc::new(Faults::tracking(crash(FaultOperation::Any, nth)));
+            assert_eq!(run_until_crash(script, &dirs, &faults, 0), None);
+            faults.power_cut(nth).unwrap();
+            match script.resume(&dirs, IoOptions::default()) {
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(text.contains("creation of a run was interrupted"), "{nth}: {text}");
+                    assert!(text.contains(root.path().to_str().unwrap()), "{text}");
+                    named += 1;
+                    // The directories are free for a new start.
+                    let mut engine = script.create(&dirs, IoOptions::default()).unwrap();
+                    script.go(&mut engine, &mut 0, 1).unwrap();
+                    script.check(&engine, 1, "created anew");
+                }
+                // The run exists; only the first reading of its weights was cut short.
+                Ok((engine, done)) => {
+                    assert_eq!(done, 0);
+                    script.check(&engine, 0, "created");
+                }
+            }
+        }
+        assert!(named > 10, "only {named} of {created} crashes were before the end of creation");
+    }
 }

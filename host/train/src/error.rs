@@ -58,7 +58,7 @@ impl Error {
         let remedy = if message.contains("out of memory") || message.contains("alloc") {
             "memory of the compute device ran out: use a smaller --batch or --seq and more --accumulate"
         } else if message.contains("CUDA") {
-            "check the GPU (nvidia-smi) or use --device cpu"
+            "check the GPU (nvidia-smi) or use --compute cpu"
         } else {
             "this is a defect of the program if the options are valid"
         };

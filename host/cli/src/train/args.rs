@@ -141,7 +141,7 @@ pub struct TrainArgs {
     /// Steps without overflow after which a dynamic loss scale doubles [default: 1000]
     #[arg(long, value_name = "STEPS", help_heading = "Training")]
     pub loss_scale_window: Option<u64>,
-    /// Overflows in a row before a dynamic loss scale is halved [default: 2]
+    /// Overflows, counted from the last doubling, before a dynamic loss scale is halved [default: 2]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub loss_scale_hysteresis: Option<u32>,
     /// Seed of initial weights and data order [default: 0]

@@ -167,15 +167,17 @@ impl RawLimit {
         let mut best = [f64::INFINITY; CANDIDATES.len()];
         for _ in 0..ROUNDS {
             for (best, pattern) in best.iter_mut().zip(CANDIDATES) {
-                for side in 0..2 {
-                    if self.position[side] + probe[side] > self.bytes[side] {
-                        self.position[side] = 0;
+                for ((position, probe), bytes) in
+                    self.position.iter_mut().zip(probe).zip(self.bytes)
+                {
+                    if *position + probe > bytes {
+                        *position = 0;
                     }
                 }
                 let position = self.position;
                 *best = best.min(self.transfer(pattern, position, probe, [false, true])?);
-                for side in 0..2 {
-                    self.position[side] += probe[side];
+                for (position, probe) in self.position.iter_mut().zip(probe) {
+                    *position += probe;
                 }
             }
         }

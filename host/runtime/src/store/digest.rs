@@ -51,6 +51,9 @@ impl StateDigest {
         self.add_bytes(variable, &[]);
         // Converting a tile at a time keeps the digest the same on a big-endian machine.
         let mut tile = [0; 4096];
+        if elements.is_empty() {
+            self.add_bytes(variable, &[]);
+        }
         for chunk in elements.chunks(tile.len() / 4) {
             for (bytes, element) in tile.chunks_exact_mut(4).zip(chunk) {
                 bytes.copy_from_slice(&element.to_le_bytes());

@@ -135,7 +135,8 @@ impl Files {
 
     /// Makes everything written so far durable.
     pub fn flush_all(&self) -> Result<()> {
-        for file in [&self.slots, &self.gradients, &self.journal].into_iter().chain(&self.residual) {
+        for file in [&self.slots, &self.gradients, &self.journal].into_iter().chain(&self.residual)
+        {
             self.engine.flush(file)?;
         }
         Ok(())

@@ -321,9 +321,9 @@ mod tests {
 
     #[test]
     fn kept_pairs_follow_the_rule() {
-        assert_eq!(crate::codec::kept(0.01, 4096), 1024);
-        assert_eq!(crate::codec::kept(0.01, 1 << 20), 10_485_u64.next_multiple_of(1024));
-        assert_eq!(crate::codec::kept(1.0, 3072), 3072);
-        assert_eq!(crate::codec::kept(0.01, 512), 512);
+        assert_eq!(codec::kept(0.01, 4096), 1024);
+        assert_eq!(codec::kept(0.01, 1 << 20), 10_485_u64.next_multiple_of(1024));
+        assert_eq!(codec::kept(1.0, 3072), 3072);
+        assert_eq!(codec::kept(0.01, 512), 512);
     }
 }

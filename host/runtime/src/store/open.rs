@@ -14,7 +14,7 @@ use super::recovery::{Decision, DriveFacts, Recovered, decide};
 use super::slots::SlotFound;
 use super::superblock::{LAYOUT_FILE, SUPERBLOCK_FILE, StateSpec, Superblock, decode_layout};
 use crate::error::{Error, Result};
-use crate::io::{IoEngine, OpenMode};
+use crate::io::{DriveFile, IoEngine, OpenMode};
 
 /// Drives read, decided on, not yet repaired.
 pub(super) struct Loaded {
@@ -89,6 +89,9 @@ pub(super) fn load(
         return Err(Error::Invalid("give at least one --drive".into()));
     };
     let decision = decide(&facts, &layout)?;
+    for drive in &drives {
+        drive.check_needed(&decision.recovered)?;
+    }
     let mut stores = Vec::with_capacity(drives.len());
     let mut records = Vec::with_capacity(drives.len());
     for (drive, current) in drives.into_iter().zip(decision.current.clone()) {
@@ -96,8 +99,8 @@ pub(super) fn load(
         let restored = last.map(|last| Restored {
             current,
             last,
-            gradients: drive.gradients,
-            residual: drive.residual,
+            gradients: drive.gradient_infos(),
+            residual: drive.residual_infos(),
         });
         stores.push(DriveStore::assemble(drive.parts, restored));
         records.push(drive.records);
@@ -125,8 +128,82 @@ struct DriveRead {
     parts: Parts,
     records: Vec<Record>,
     slots: Vec<SlotFound>,
-    gradients: Vec<Option<GradientInfo>>,
-    residual: Vec<[Option<ResidualInfo>; 2]>,
+    /// Headers of each part's gradients, and of its two residual regions.
+    gradients: Vec<GradientFound>,
+    residual: Vec<[GradientFound; 2]>,
+}
+
+impl DriveRead {
+    fn gradient_infos(&self) -> Vec<Option<GradientInfo>> {
+        let headers = self.parts.geometry.parts.iter().zip(&self.gradients);
+        headers
+            .map(|(&part, found)| header_of(&self.parts.superblock, part, found))
+            .map(|header| header.map(GradientHeader::info))
+            .collect()
+    }
+
+    fn residual_infos(&self) -> Vec<[Option<ResidualInfo>; 2]> {
+        let Parts { geometry, superblock, .. } = &self.parts;
+        let info = |place: usize, region: usize| {
+            let found = &self.residual.get(place)?[region];
+            let header = header_of(superblock, geometry.parts[place], found)?;
+            Some(ResidualInfo {
+                generation: header.generation,
+                offset: geometry.residual_data(place, region as u32),
+                checksum: header.checksums[0],
+            })
+        };
+        (0..geometry.parts.len()).map(|place| [info(place, 0), info(place, 1)]).collect()
+    }
+
+    /// Refuses to go on from gradients or residuals of another step than the one that needs them.
+    ///
+    /// A header that is torn, damaged or old is harmless while nothing relies on it. But an update that is repeated
+    /// needs the gradients of its own step, and the next iteration the residual of `recovered.step`: both were
+    /// durable before the journal got there, so anything else is damage, and older data would go unnoticed.
+    fn check_needed(&self, recovered: &Recovered) -> Result<()> {
+        let Parts { geometry, superblock, files, spec, .. } = &self.parts;
+        let damaged = |file: &DriveFile, what: &str, part: usize, found: &[GradientFound]| {
+            let (expected, found) = found
+                .iter()
+                .find_map(|found| match *found {
+                    GradientFound::Damaged { expected, found } => Some((expected, found)),
+                    _ => None,
+                })
+                .unwrap_or((recovered.step, 0));
+            let subgroup = spec.layout.parts[part].subgroup;
+            Err(Error::Damaged {
+                drive: superblock.drive,
+                path: file.path().to_path_buf(),
+                what: format!(
+                    "the header of {what} of subgroup {subgroup} (part {part}) for step {}",
+                    recovered.step
+                ),
+                expected,
+                found,
+            })
+        };
+        if let Some(redo) = &recovered.redo {
+            for (place, info) in self.gradient_infos().into_iter().enumerate() {
+                let part = geometry.parts[place];
+                let fits = info.is_some_and(|info| info.generation == recovered.step);
+                if redo.parts.contains(&part) && !fits {
+                    let found = std::slice::from_ref(&self.gradients[place]);
+                    return damaged(&files.gradients, "the gradients", part, found);
+                }
+            }
+        }
+        if let Some(file) = &files.residual {
+            for (place, regions) in self.residual_infos().into_iter().enumerate() {
+                let of_step = |info: ResidualInfo| info.generation == recovered.step;
+                if !regions.into_iter().flatten().any(of_step) {
+                    let part = geometry.parts[place];
+                    return damaged(file, "the residual", part, &self.residual[place]);
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 fn superblock(dir: &Path, place: u32) -> Result<Superblock> {
@@ -224,8 +301,8 @@ fn read_drive(
     files.check_lengths(&geometry)?;
     let records = read_journal(&superblock, &files, &geometry)?;
     let slots = read_slots(&superblock, &files, &geometry)?;
-    let gradients = read_gradients(&superblock, &files, &geometry)?;
-    let residual = read_residuals(&superblock, &files, &geometry)?;
+    let gradients = read_gradients(&files, &geometry)?;
+    let residual = read_residuals(&files, &geometry)?;
     let path = dir.to_path_buf();
     let parts = Parts { path, superblock, spec: Arc::new(spec), geometry, durability, files, lock };
     Ok(DriveRead { parts, records, slots, gradients, residual })
@@ -322,50 +399,29 @@ fn read_slots(
         .collect()
 }
 
-fn read_gradients(
-    superblock: &Superblock,
-    files: &Files,
-    geometry: &Geometry,
-) -> Result<Vec<Option<GradientInfo>>> {
+fn read_gradients(files: &Files, geometry: &Geometry) -> Result<Vec<GradientFound>> {
     (0..geometry.parts.len())
         .map(|place| {
             let offset = geometry.gradient(place).header;
-            let found = files.read_block(&files.gradients, offset, |bytes| {
-                GradientFound::decode(false, bytes)
-            })?;
-            // A header that is torn or missing belongs to gradients that no intent relies on.
-            Ok(header_of(superblock, geometry.parts[place], found).map(|header| header.info()))
+            files.read_block(&files.gradients, offset, |bytes| GradientFound::decode(false, bytes))
         })
         .collect()
 }
 
-fn read_residuals(
+fn read_residuals(files: &Files, geometry: &Geometry) -> Result<Vec<[GradientFound; 2]>> {
+    let Some(file) = &files.residual else { return Ok(Vec::new()) };
+    let read = |place: usize, region: u32| {
+        let offset = geometry.residual_header(place, region);
+        files.read_block(file, offset, |bytes| GradientFound::decode(true, bytes))
+    };
+    (0..geometry.parts.len()).map(|place| Ok([read(place, 0)?, read(place, 1)?])).collect()
+}
+
+fn header_of<'a>(
     superblock: &Superblock,
-    files: &Files,
-    geometry: &Geometry,
-) -> Result<Vec<[Option<ResidualInfo>; 2]>> {
-    let Some(file) = &files.residual else { return Ok(vec![[None; 2]; geometry.parts.len()]) };
-    (0..geometry.parts.len())
-        .map(|place| {
-            let mut regions = [None; 2];
-            for (region, info) in regions.iter_mut().enumerate() {
-                let offset = geometry.residual_header(place, region as u32);
-                let found =
-                    files.read_block(file, offset, |bytes| GradientFound::decode(true, bytes))?;
-                *info = header_of(superblock, geometry.parts[place], found).map(|header| {
-                    ResidualInfo {
-                        generation: header.generation,
-                        offset: geometry.residual_data(place, region as u32),
-                        checksum: header.checksums[0],
-                    }
-                });
-            }
-            Ok(regions)
-        })
-        .collect()
-}
-
-fn header_of(superblock: &Superblock, part: usize, found: GradientFound) -> Option<GradientHeader> {
+    part: usize,
+    found: &'a GradientFound,
+) -> Option<&'a GradientHeader> {
     match found {
         GradientFound::Header(header)
             if header.run == superblock.run && header.part as usize == part =>

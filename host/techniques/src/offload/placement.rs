@@ -192,11 +192,11 @@ fn stripe(subgroup: &Part, align: u64, drives: u32) -> Vec<Part> {
 /// Numbers subgroups in flat order. With stripes, parts that start on drive 0 open a new subgroup.
 fn numbered(mut parts: Vec<Part>, striped: bool) -> Vec<Part> {
     let mut next = 0;
-    for index in 0..parts.len() {
-        if index > 0 && (!striped || parts[index].drive == 0) {
+    for (index, part) in parts.iter_mut().enumerate() {
+        if index > 0 && (!striped || part.drive == 0) {
             next += 1;
         }
-        parts[index].subgroup = next;
+        part.subgroup = next;
     }
     parts
 }

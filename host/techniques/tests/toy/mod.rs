@@ -1,5 +1,5 @@
 //! A model without tensors: gradients are a function of step and element, so runs can be compared bit by bit.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 
@@ -163,6 +163,146 @@ pub fn run(options: OffloadOptions, drives: u32, size: u64, last: u64) -> (Strin
     let mut engine =
         OffloadEngine::create(&config, model, false, &record(0, 1.0), &initial).unwrap();
     steps(&mut engine, &units, last, 1.0).unwrap();
+    let mut weights = vec![0; engine.weights().bytes() as usize];
+    engine.weights().copy_out(0, &mut weights).unwrap();
+    (engine.digest().unwrap(), weights)
+}
+
+/// A temporary directory, in memory where the system has one, so that thousands of flushes are quick.
+pub fn fast_directory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// Copies drive directories (regular files only) to `root`.
+pub fn copy_drives(from: &[PathBuf], root: &Path) -> Vec<PathBuf> {
+    let copies = directories(root, from.len() as u32);
+    for (from, to) in from.iter().zip(&copies) {
+        for entry in std::fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    }
+    copies
+}
+
+/// A run whose iterations are numbered apart from its steps: some are skipped as if they had overflowed.
+///
+/// Gradients depend on the iteration, so a residual that a skipped iteration leaves behind is noticed.
+pub struct Script {
+    pub options: OffloadOptions,
+    pub durability: Durability,
+    pub scale: u64,
+    pub drives: u32,
+    /// Iterations that change nothing.
+    pub skips: Vec<u64>,
+    /// Digest and working weights after each iteration of a run that nothing interrupts.
+    pub expected: Vec<(String, Vec<u8>)>,
+}
+
+impl Script {
+    pub fn new(options: OffloadOptions, scale: u64, skips: &[u64], last: u64) -> Self {
+        let mut script = Self {
+            options,
+            durability: Durability::Power,
+            scale,
+            drives: 2,
+            skips: skips.to_vec(),
+            expected: Vec::new(),
+        };
+        let root = fast_directory();
+        let dirs = directories(root.path(), script.drives);
+        let mut engine = script.create(&dirs, IoOptions::default()).unwrap();
+        let mut done = 0;
+        script.expected.push(state(&engine));
+        while done < last {
+            let next = done + 1;
+            script.go(&mut engine, &mut done, next).unwrap();
+            script.expected.push(state(&engine));
+        }
+        script
+    }
+
+    pub fn config(&self, dirs: &[PathBuf], io: IoOptions) -> EngineConfig {
+        let (_, units) = model(self.scale);
+        let mut config = config(self.options.clone(), dirs.to_vec(), units);
+        config.io = io;
+        config.durability = self.durability;
+        config
+    }
+
+    pub fn step_of(&self, iteration: u64) -> u64 {
+        iteration - self.skips.iter().filter(|&&skip| skip <= iteration).count() as u64
+    }
+
+    pub fn record(&self, iteration: u64) -> StepRecord {
+        let step = self.step_of(iteration);
+        StepRecord {
+            iteration,
+            blob: format!("after iteration {iteration}, step {step}").into_bytes(),
+            ..record(step, 1.0)
+        }
+    }
+
+    pub fn create(&self, dirs: &[PathBuf], io: IoOptions) -> Result<OffloadEngine> {
+        let config = self.config(dirs, io);
+        OffloadEngine::create(&config, model(self.scale).0, false, &self.record(0), &initial)
+    }
+
+    /// Opens the drives; what they say of themselves must fit together and be the uninterrupted run's state.
+    pub fn resume(&self, dirs: &[PathBuf], io: IoOptions) -> Result<(OffloadEngine, u64)> {
+        let (engine, recovered) =
+            OffloadEngine::resume(&self.config(dirs, io), model(self.scale).0)?;
+        let iteration = recovered.iteration;
+        assert_eq!(recovered.blob, self.record(iteration).blob, "{recovered:?}");
+        assert_eq!(recovered.step, self.step_of(iteration), "{recovered:?}");
+        assert_eq!(engine.step(), recovered.step);
+        Ok((engine, iteration))
+    }
+
+    /// Runs iterations until `done` is `last`; after an error `done` counts those whose call had returned.
+    pub fn go(&self, engine: &mut OffloadEngine, done: &mut u64, last: u64) -> Result<()> {
+        let (_, units) = model(self.scale);
+        while *done < last {
+            let iteration = *done + 1;
+            let dtype = self.options.gradient_dtype;
+            let toy = Toy { step: iteration, scale: 1.0, dtype, units: &units };
+            engine.run_gradients(MicroStep::Offload, &toy, 1.0)?;
+            if self.skips.contains(&iteration) {
+                engine.skip(&self.record(iteration))?;
+            } else {
+                engine.update(&self.record(iteration))?;
+            }
+            *done = iteration;
+        }
+        Ok(())
+    }
+
+    /// Resumes without faults, compares state and weights with the uninterrupted run, then runs to its end.
+    pub fn resume_and_finish(&self, dirs: &[PathBuf], earliest: u64, latest: u64, what: &str) {
+        let (mut engine, mut done) = self
+            .resume(dirs, IoOptions::default())
+            .unwrap_or_else(|error| panic!("{what}: cannot be resumed: {error}"));
+        assert!(
+            (earliest..=latest).contains(&done),
+            "{what}: iteration {done} is outside {earliest}..={latest}"
+        );
+        self.check(&engine, done, what);
+        let last = self.expected.len() as u64 - 1;
+        self.go(&mut engine, &mut done, last)
+            .unwrap_or_else(|error| panic!("{what}: cannot go on: {error}"));
+        self.check(&engine, last, what);
+    }
+
+    pub fn check(&self, engine: &OffloadEngine, iteration: u64, what: &str) {
+        let expected = &self.expected[iteration as usize];
+        let found = state(engine);
+        assert_eq!(found.0, expected.0, "{what}: digest after iteration {iteration}");
+        assert!(found.1 == expected.1, "{what}: weights after iteration {iteration}");
+    }
+}
+
+/// Digest and working weights.
+pub fn state(engine: &OffloadEngine) -> (String, Vec<u8>) {
     let mut weights = vec![0; engine.weights().bytes() as usize];
     engine.weights().copy_out(0, &mut weights).unwrap();
     (engine.digest().unwrap(), weights)

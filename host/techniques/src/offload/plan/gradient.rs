@@ -194,7 +194,7 @@ impl Planner<'_> {
         self.builder.phase("forward");
         let mut saved = vec![None; self.units.len()];
         let mut computed: Vec<TaskId> = Vec::new();
-        for unit in 0..self.units.len() {
+        for (unit, saved) in saved.iter_mut().enumerate() {
             if !self.units[unit].forward {
                 continue;
             }
@@ -215,7 +215,7 @@ impl Planner<'_> {
             };
             let label = format!("save output of {}", shape.name);
             let action = Action::SaveActivation { unit };
-            saved[unit] = Some(self.task(self.engines.d2h, op, action, label, &[task]));
+            *saved = Some(self.task(self.engines.d2h, op, action, label, &[task]));
         }
         saved
     }
