@@ -105,23 +105,7 @@ pub(super) fn load(
         stores.push(DriveStore::assemble(drive.parts, restored));
         records.push(drive.records);
     }
-    check_inputs(&stores, &decision.recovered)?;
     Ok(Loaded { stores, records, decision })
-}
-
-/// What the next work reads must be there: gradients of parts to be updated again, and the newest residuals.
-fn check_inputs(stores: &[DriveStore], recovered: &Recovered) -> Result<()> {
-    for store in stores {
-        for &part in store.parts() {
-            if recovered.redo.as_ref().is_some_and(|redo| redo.parts.contains(&part)) {
-                store.check_gradient(part, recovered.step)?;
-            }
-            if store.spec().residual {
-                store.residual_before(part, recovered.step + 1)?;
-            }
-        }
-    }
-    Ok(())
 }
 
 struct DriveRead {

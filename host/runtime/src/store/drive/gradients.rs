@@ -121,25 +121,6 @@ impl DriveStore {
         }
     }
 
-    /// Checks that the gradients which an interrupted update of `step` needs again are there.
-    pub(crate) fn check_gradient(&self, part: usize, step: u64) -> Result<()> {
-        let place = self.geometry.place(part)?;
-        let info = self.inner.lock().gradients[place];
-        if info.is_some_and(|info| info.generation == step) {
-            return Ok(());
-        }
-        Err(Error::Damaged {
-            drive: self.superblock.drive,
-            path: self.files.gradients.path().to_path_buf(),
-            what: format!(
-                "the gradient header of subgroup {} (part {part}) for step {step}",
-                self.spec.layout.parts[part].subgroup
-            ),
-            expected: step,
-            found: info.map_or(0, |info| info.generation),
-        })
-    }
-
     /// Offset in `residual.nf` where the residual that step `step` leaves is written.
     pub fn residual_target(&self, part: usize, step: u64) -> Result<u64> {
         self.files.named(RESIDUAL_FILE)?;

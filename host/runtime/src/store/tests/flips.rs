@@ -95,7 +95,7 @@ fn an_older_residual_never_takes_the_place_of_a_damaged_one() {
     let error =
         toy.open(Durability::Power, None).expect_err("step 2's residual is not that of step 3");
     let said = error.to_string();
-    assert!(said.contains("residual header of subgroup 1") && said.contains("drive 1"), "{said}");
+    assert!(said.contains("residual of subgroup 1") && said.contains("drive 1"), "{said}");
 }
 
 #[test]
