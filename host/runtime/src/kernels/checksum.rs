@@ -1,59 +1,68 @@
 //! The checksum of stored arrays.
 
-use super::isa::for_each_isa;
+use super::isa::Isa;
+use super::lanes::{Lanes, weight_of};
 
-/// Words that are summed side by side.
-const LANES: usize = 16;
+/// Vectors that are summed side by side.
+const SIDE_BY_SIDE: usize = 4;
 
 #[inline(always)]
-fn whole_words_body(bytes: &[u8], first_word: u64) -> u64 {
-    let mut sums = [0_u64; LANES];
-    let mut weights = [0_u32; LANES];
-    for (lane, weight) in weights.iter_mut().enumerate() {
-        *weight = weight_of(first_word.wrapping_add(lane as u64));
-    }
-    let blocks = bytes.chunks_exact(4 * LANES);
+fn body<L: Lanes>(bytes: &[u8], first_word: u64) -> u64 {
+    let vector_bytes = 4 * L::WIDTH;
+    let blocks = bytes.chunks_exact(vector_bytes * SIDE_BY_SIDE);
     let rest = blocks.remainder();
     let rest_first = first_word.wrapping_add(((bytes.len() - rest.len()) / 4) as u64);
+    let mut sums = [L::zero_sum(); SIDE_BY_SIDE];
+    let mut weights = L::weights(first_word);
     for block in blocks {
-        for lane in 0..LANES {
-            let at = lane * 4;
-            let word = u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
-            sums[lane] = sums[lane].wrapping_add(u64::from(word) * u64::from(weights[lane]));
-            weights[lane] = weights[lane].wrapping_add(2 * LANES as u32);
+        for (place, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: the block holds `SIDE_BY_SIDE` vectors.
+            let words = unsafe { L::load(block.as_ptr().add(place * vector_bytes).cast()) };
+            *sum = words.sum(*sum, weights);
+            weights = L::advance(weights);
         }
     }
-    let mut sum = sums.iter().fold(0_u64, |sum, lane| sum.wrapping_add(*lane));
+    let mut total = sums.into_iter().fold(0, |total: u64, sum| total.wrapping_add(L::total(sum)));
     for (index, word) in rest.chunks(4).enumerate() {
         let mut padded = [0; 4];
         padded[..word.len()].copy_from_slice(word);
         let weight = weight_of(rest_first.wrapping_add(index as u64));
-        sum = sum.wrapping_add(u64::from(u32::from_le_bytes(padded)) * u64::from(weight));
+        total = total.wrapping_add(u64::from(u32::from_le_bytes(padded)) * u64::from(weight));
     }
-    sum
+    total
 }
 
-/// Odd, so that no change of a single word goes unnoticed.
-const fn weight_of(word: u64) -> u32 {
-    (word as u32).wrapping_mul(2).wrapping_add(1)
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c")]
+fn avx2(bytes: &[u8], first_word: u64) -> u64 {
+    body::<std::arch::x86_64::__m256>(bytes, first_word)
 }
 
-for_each_isa! {
-    fn dispatch(bytes: &[u8], first_word: u64) -> u64 = whole_words_body
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+fn avx512(bytes: &[u8], first_word: u64) -> u64 {
+    body::<std::arch::x86_64::__m512>(bytes, first_word)
 }
 
 /// Position-weighted sum of little-endian 32-bit words: `Σ ((2i+1) mod 2^32)·wᵢ mod 2^64`, where `i` counts from
 /// `first_word`. Sums of consecutive pieces add up (wrapping) to the sum of the whole. A rest of less than four
 /// bytes counts as if followed by zeros.
-pub fn checksum(isa: super::Isa, bytes: &[u8], first_word: u64) -> u64 {
-    dispatch(isa, bytes, first_word)
+pub fn checksum(isa: Isa, bytes: &[u8], first_word: u64) -> u64 {
+    match isa.checked() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `checked` returns only what this processor has.
+        Isa::Avx512 => unsafe { avx512(bytes, first_word) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe { avx2(bytes, first_word) },
+        _ => body::<f32>(bytes, first_word),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::Isa;
     use super::*;
 
     fn plain(bytes: &[u8]) -> u64 {

@@ -1,13 +1,15 @@
 //! Optimizer kernels on the CPU (Smart-Infinity, section 5).
 //!
 //! The order of every operation is fixed, in fp32 and without fused multiply-add, so that scalar code, AVX2,
-//! AVX-512 and any other device give the same bits. Each kernel is written once; it is compiled for each
-//! instruction set, and the one to run is chosen at run time.
+//! AVX-512 and any other device give the same bits. Each rule is written once, over lanes of any width;
+//! it is compiled for each instruction set, and the one to run is chosen at run time.
 
 pub mod bandwidth;
 mod checksum;
 mod convert;
 mod isa;
+mod lanes;
+mod pass;
 mod rules;
 mod run;
 mod scalars;

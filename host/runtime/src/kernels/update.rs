@@ -2,9 +2,10 @@
 
 use rayon::ThreadPool;
 
+use super::pass::{Arrays, Sums, pass};
 use super::run::{GradientRef, Moments, Run, WeightsOut, as_bytes};
 use super::scalars::{Scalars, Segment};
-use super::{Isa, bf16_to_f32, checksum, f16_to_f32, f32_to_bf16, f32_to_f16, rules};
+use super::{Isa, bf16_to_f32, checksum, f16_to_f32, f32_to_bf16, f32_to_f16};
 use crate::error::{Error, Result};
 use crate::types::Optimizer;
 
@@ -62,10 +63,11 @@ pub fn update(
     out: WeightsOut,
 ) -> Result<()> {
     let mut rest = Run::new(kind, g, p, moments, out)?;
+    let mut wide = [0.0; TILE];
     while rest.len() > 0 {
         let length = rest.len().min(TILE);
         let (tile, next) = rest.split_at(length);
-        tile_update(isa, kind, scalars, tile);
+        tile_update(isa, kind, scalars, tile, &mut wide);
         rest = next;
     }
     Ok(())
@@ -172,80 +174,127 @@ fn checked(
     first_element: u64,
 ) -> UpdateSums {
     let mut sums = UpdateSums::default();
-    let (mut rest, mut position) = (run, start);
+    let mut ahead = Ahead::new(segments, start);
+    let mut word = first_element + start as u64;
+    let mut wide = [0.0; TILE];
+    let mut rest = run;
     while rest.len() > 0 {
         let length = rest.len().min(TILE);
         let (tile, next) = rest.split_at(length);
-        sums.add(&checked_tile(isa, kind, segments, tile, position, first_element));
-        position += length;
+        sums.add(&checked_tile(isa, kind, &mut ahead, tile, word, &mut wide));
+        word += length as u64;
         rest = next;
     }
     sums
 }
 
+/// What lies ahead of a place in the segments.
+struct Ahead<'a> {
+    segments: &'a [Segment],
+    /// Elements of the first of them that lie behind already.
+    behind: usize,
+}
+
+impl<'a> Ahead<'a> {
+    fn new(segments: &'a [Segment], place: usize) -> Self {
+        let mut ahead = Self { segments, behind: 0 };
+        let mut left = place;
+        while left > 0 {
+            let Some((_, elements)) = ahead.take(left) else { break };
+            left -= elements;
+        }
+        ahead
+    }
+
+    /// The scalars that come next and for how many elements, at most `most`; `None` where padding begins.
+    fn take(&mut self, most: usize) -> Option<(&'a Scalars, usize)> {
+        while let Some((first, others)) = self.segments.split_first() {
+            if first.elements > self.behind {
+                let elements = (first.elements - self.behind).min(most);
+                self.behind += elements;
+                return Some((&first.scalars, elements));
+            }
+            self.segments = others;
+            self.behind = 0;
+        }
+        None
+    }
+}
+
 fn checked_tile(
     isa: Isa,
     kind: Optimizer,
-    segments: &[Segment],
+    ahead: &mut Ahead,
     tile: Run,
-    position: usize,
-    first_element: u64,
+    word: u64,
+    wide: &mut [f32; TILE],
 ) -> UpdateSums {
-    let word = first_element + position as u64;
-    let sum = |data: &[f32]| checksum(isa, as_bytes(data), word);
-    let mut sums = UpdateSums {
-        gradient_in: checksum(isa, tile.g.bytes(), word * tile.g.width() as u64 / 4),
-        param_in: sum(tile.p),
-        m_in: sum(tile.m),
-        v_in: sum(tile.v),
-        ..UpdateSums::default()
-    };
     let Run { g, p, m, v, out } = tile;
     let length = p.len();
-    {
-        let mut rest = Run { g, p: &mut *p, m: &mut *m, v: &mut *v, out: WeightsOut::None };
-        let mut segment_start = 0;
-        let mut at = position;
-        for segment in segments {
-            let end = (segment_start + segment.elements).min(position + length);
-            if end > at {
-                let (this, next) = rest.split_at(end - at);
-                tile_update(isa, kind, &segment.scalars, this);
-                rest = next;
-                at = end;
-            }
-            segment_start += segment.elements;
+    let mut sums = UpdateSums::default();
+    let (g, mode) = match g {
+        GradientRef::Fp32(g) => (g, Sums::All),
+        GradientRef::Fp16(_) | GradientRef::Bf16(_) => {
+            // Two elements share a word, so the sum is not the pass's business.
+            sums.gradient_in = checksum(isa, g.bytes(), word / 2);
+            (widen(g, wide), Sums::State)
         }
+    };
+    let mut at = 0;
+    while at < length {
+        let next = ahead.take(length - at);
+        let end = next.map_or(length, |(_, elements)| at + elements);
+        let part = at.min(m.len())..end.min(m.len());
+        let m = &mut m[part];
+        let part = at.min(v.len())..end.min(v.len());
+        let v = &mut v[part];
+        let (g, p) = (&g[at..end], &mut p[at..end]);
+        let first = word + at as u64;
+        match next {
+            Some((scalars, _)) => {
+                sums.add(&pass(isa, kind, mode, scalars, Arrays { g, p, m, v }, first));
+            }
+            None => sums.add(&padding_sums(isa, mode, g, p, m, v, first)),
+        }
+        at = end;
     }
     emit(p, out);
-    sums.param_out = sum(p);
-    sums.m_out = sum(m);
-    sums.v_out = sum(v);
     sums
 }
 
-/// Updates at most [`TILE`] elements.
-fn tile_update(isa: Isa, kind: Optimizer, s: &Scalars, tile: Run) {
+/// The sums of elements that no segment covers: what comes out is what went in.
+fn padding_sums(
+    isa: Isa,
+    mode: Sums,
+    g: &[f32],
+    p: &[f32],
+    m: &[f32],
+    v: &[f32],
+    first: u64,
+) -> UpdateSums {
+    let sum = |data: &[f32]| checksum(isa, as_bytes(data), first);
+    let gradient_in = if mode == Sums::All { sum(g) } else { 0 };
+    let (p, m, v) = (sum(p), sum(m), sum(v));
+    UpdateSums { gradient_in, param_in: p, m_in: m, v_in: v, param_out: p, m_out: m, v_out: v }
+}
+
+/// Updates at most [`TILE`] elements, without sums.
+fn tile_update(isa: Isa, kind: Optimizer, s: &Scalars, tile: Run, wide: &mut [f32; TILE]) {
     let Run { g, p, m, v, out } = tile;
-    let mut wide = [0.0; TILE];
-    let g = match g {
-        GradientRef::Fp32(g) => g,
-        GradientRef::Fp16(bits) => {
-            f16_to_f32(bits, &mut wide);
-            &wide[..bits.len()]
-        }
-        GradientRef::Bf16(bits) => {
-            bf16_to_f32(bits, &mut wide);
-            &wide[..bits.len()]
-        }
-    };
-    match kind {
-        Optimizer::Adamw => rules::adamw(isa, s, g, p, m, v),
-        Optimizer::Adam => rules::adam_l2(isa, s, g, p, m, v),
-        Optimizer::Adagrad => rules::adagrad(isa, s, g, p, v),
-        Optimizer::SgdMomentum => rules::sgd(isa, s, g, p, m),
-    }
+    let g = widen(g, wide);
+    pass(isa, kind, Sums::None, s, Arrays { g, p: &mut *p, m, v }, 0);
     emit(p, out);
+}
+
+/// The gradient in fp32; 16-bit ones are widened into `wide`.
+fn widen<'a>(g: GradientRef<'a>, wide: &'a mut [f32; TILE]) -> &'a [f32] {
+    let wide = &mut wide[..g.len()];
+    match g {
+        GradientRef::Fp32(g) => return g,
+        GradientRef::Fp16(bits) => f16_to_f32(bits, wide),
+        GradientRef::Bf16(bits) => bf16_to_f32(bits, wide),
+    }
+    wide
 }
 
 fn emit(p: &[f32], out: WeightsOut) {

@@ -145,7 +145,7 @@ fn refuse_other_run(dir: &Path, overwrite: bool) -> Result<()> {
 }
 
 /// Space is needed for all drives that lie on one file system together; what is replaced counts as free.
-fn check_space(dirs: &[PathBuf], spec: &StateSpec) -> Result<()> {
+pub(super) fn check_space(dirs: &[PathBuf], spec: &StateSpec) -> Result<()> {
     let mut by_device: HashMap<u64, (PathBuf, u64, u64)> = HashMap::new();
     for (drive, dir) in dirs.iter().enumerate() {
         let device =

@@ -47,6 +47,8 @@ impl StateDigest {
 
     /// Adds the next elements of a variable, in flat order; variables may take turns.
     pub fn add(&mut self, variable: Variable, elements: &[f32]) {
+        // Also says that the variable was named at all when it has no elements.
+        self.add_bytes(variable, &[]);
         // Converting a tile at a time keeps the digest the same on a big-endian machine.
         let mut tile = [0; 4096];
         if elements.is_empty() {

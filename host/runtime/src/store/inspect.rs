@@ -128,7 +128,7 @@ pub fn inspect(dirs: &[PathBuf]) -> Result<StateReport> {
     })
 }
 
-/// Reads all current state (and the gradients of an interrupted step) and recomputes every checksum.
+/// Reads all current state, residuals and the gradients of an interrupted step, and recomputes every checksum.
 /// `progress` is told the bytes read so far.
 ///
 /// # Errors
@@ -148,6 +148,13 @@ pub fn verify(dirs: &[PathBuf], progress: &mut dyn FnMut(u64)) -> Result<Vec<Fin
                 let offset = store.data_offset(state.slot, variable)?;
                 let found = sum_of(store, store.slots_file(), offset, bytes, &mut scratch)?;
                 compare(store, part, variable, expected, found, &mut findings);
+                total += bytes;
+                progress(total);
+            }
+            if let Some(file) = store.residual_file() {
+                let info = store.residual_before(part, loaded.recovered().step + 1)?;
+                let found = sum_of(store, file, info.offset, bytes, &mut scratch)?;
+                compare(store, part, Variable::Residual, info.checksum, found, &mut findings);
                 total += bytes;
                 progress(total);
             }

@@ -43,9 +43,9 @@ pub struct StepRecord {
     pub step: u64,
     /// What each gradient element is multiplied by: unscaling and clipping in one.
     pub unscale: f32,
-    /// Hyper-parameters of each parameter group; at most [`GROUPS_MAX`].
+    /// Hyper-parameters of each parameter group; at most 16.
     pub groups: Vec<HyperParameters>,
-    /// State of the trainer **after** this iteration; at most [`BLOB_BYTES_MAX`] bytes.
+    /// State of the trainer **after** this iteration; at most 2048 bytes.
     pub blob: Vec<u8>,
 }
 

@@ -27,6 +27,8 @@ mod open;
 mod recovery;
 mod slots;
 mod superblock;
+#[cfg(test)]
+mod tests;
 
 pub use create::{Creation, create};
 pub use digest::StateDigest;

@@ -47,6 +47,10 @@ pub fn open(
     for note in &decision.recovered.notes {
         tracing::info!("{note}");
     }
+    // All of them before the first repair, which speaks for the state of every drive.
+    for store in &stores {
+        store.settle()?;
+    }
     for (drive, record) in decision.repairs {
         stores[drive as usize].write_record(record)?;
     }
