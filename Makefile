@@ -35,7 +35,7 @@ test: system-packages $(TORCH_READY) ## Runs all tests
 check: system-packages $(TORCH_READY) ## Formatting, lints and documentation
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets -- -D warnings
-	cargo doc --release --workspace --no-deps
+	RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps
 
 docs: ## Builds the book in docs/book
 	@command -v mdbook >/dev/null || cargo install mdbook --locked

@@ -8,7 +8,7 @@ mod output;
 mod scratch;
 mod step;
 mod update;
-mod values;
+pub mod values;
 
 pub use codec::CodecArgs;
 pub use io::IoArgs;

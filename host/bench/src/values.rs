@@ -1,30 +1,90 @@
 //! Values of flags, and statistics.
 
+use std::str::FromStr;
+
 use serde::de::DeserializeOwned;
 use serde::de::value::{Error, StrDeserializer};
+use serde::{Deserialize, Serialize};
 
-/// Parses a name as the configuration file of a run spells it.
+/// Parses a name the way a configuration file does, so that flags and files accept and refuse the same words.
+///
+/// # Errors
+/// A message with the words that are valid.
 pub fn named<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     T::deserialize(StrDeserializer::<Error>::new(text)).map_err(|error| error.to_string())
 }
 
-/// Parses a number of bytes: `4096`, `64MiB`, `1GB`.
+/// A number of bytes, written as `4096`, `4MiB`, `3.2GB` …
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "u64")]
+pub struct Bytes(pub u64);
+
+impl From<Bytes> for u64 {
+    fn from(bytes: Bytes) -> Self {
+        bytes.0
+    }
+}
+
+/// How a configuration file may write it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Number(u64),
+    Text(String),
+}
+
+impl TryFrom<Written> for Bytes {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        match written {
+            Written::Number(bytes) => Ok(Self(bytes)),
+            Written::Text(text) => text.parse(),
+        }
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refuse = || format!("{text:?} is not a number of bytes such as 4096, 4MiB or 3.2GB");
+        let written = text.trim();
+        let split =
+            written.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(written.len());
+        let (number, unit) = written.split_at(split);
+        let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+            "" | "b" => 1,
+            "k" | "kb" => 1000,
+            "m" | "mb" => 1_000_000,
+            "g" | "gb" => 1_000_000_000,
+            "t" | "tb" => 1_000_000_000_000,
+            "kib" => 1 << 10,
+            "mib" => 1 << 20,
+            "gib" => 1 << 30,
+            "tib" => 1 << 40,
+            _ => return Err(refuse()),
+        };
+        // Whole numbers are exact; only a fraction goes through floating point.
+        let bytes = match number.parse::<u64>() {
+            Ok(number) => number.checked_mul(factor),
+            Err(_) => number
+                .parse::<f64>()
+                .ok()
+                .map(|number| number * factor as f64)
+                .filter(|&bytes| bytes < u64::MAX as f64)
+                .map(|bytes| bytes as u64),
+        };
+        bytes.filter(|&bytes| bytes > 0).map(Self).ok_or_else(refuse)
+    }
+}
+
+/// [`Bytes`] for flags that hold the plain number.
+///
+/// # Errors
+/// A message with examples of what is valid.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    let refuse = || format!("{text:?} is not a number of bytes such as 4096, 64MiB or 1GB");
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "kb" => 1000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        "kib" => 1 << 10,
-        "mib" => 1 << 20,
-        "gib" => 1 << 30,
-        _ => return Err(refuse()),
-    };
-    let number: u64 = number.parse().map_err(|_| refuse())?;
-    number.checked_mul(factor).filter(|&bytes| bytes > 0).ok_or_else(refuse)
+    text.parse::<Bytes>().map(u64::from)
 }
 
 /// The middle value; the mean of both for an even number of them, 0 without any.
@@ -55,7 +115,18 @@ mod tests {
         assert_eq!(bytes("4096"), Ok(4096));
         assert_eq!(bytes("64MiB"), Ok(64 << 20));
         assert_eq!(bytes("3 gb"), Ok(3_000_000_000));
-        for text in ["", "0", "GiB", "1 apple", "99999999999999999999", "18446744073709551615kb"] {
+        assert_eq!(bytes("4MiB"), Ok(4 << 20));
+        assert_eq!(bytes("3.2GB"), Ok(3_200_000_000));
+        for text in [
+            "",
+            "0",
+            "GiB",
+            "1 apple",
+            "4 apples",
+            "1.2.3",
+            "99999999999999999999",
+            "18446744073709551615kb",
+        ] {
             assert!(bytes(text).is_err(), "{text}");
         }
     }
@@ -63,7 +134,9 @@ mod tests {
     #[test]
     fn systems_have_their_names() {
         assert_eq!(named::<System>("base-pipe"), Ok(System::BasePipe));
+        assert_eq!(named::<System>("su+o"), Ok(System::SuO));
         assert!(named::<System>("pipe").is_err());
+        assert!(named::<System>("su-o").unwrap_err().contains("base-pipe"));
     }
 
     #[test]

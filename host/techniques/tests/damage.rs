@@ -13,18 +13,10 @@ use nearfield_runtime::Error;
 use nearfield_runtime::io::{FaultAction, FaultOperation, FaultRule, Faults, IoOptions};
 use nearfield_runtime::store::{digest_of, inspect, verify};
 use nearfield_techniques::offload::{OffloadOptions, System};
-use toy::Script;
+use toy::{Script, compressed, options};
 
 const LAST: u64 = 4;
 const BLOCK: u64 = 4096;
-
-fn options(system: System) -> OffloadOptions {
-    OffloadOptions { system, subgroup_elements: 2048, pieces: 2, ..OffloadOptions::default() }
-}
-
-fn compressed() -> OffloadOptions {
-    OffloadOptions { topk_keep: 0.3, error_feedback: true, ..options(System::SuOC) }
-}
 
 /// A run with drives that hold its second step, complete or cut short in the middle of the update.
 struct Rest {

@@ -12,19 +12,11 @@ use nearfield_runtime::io::{FaultAction, FaultOperation, FaultRule, Faults, IoOp
 use nearfield_runtime::store::{digest_of, inspect, verify};
 use nearfield_runtime::types::{DType, Optimizer};
 use nearfield_techniques::offload::{OffloadEngine, OffloadOptions, Placement, System};
-use toy::Script;
+use toy::{Script, compressed, options};
 
 const LAST: u64 = 4;
 /// Seven parts of one or two pieces.
 const SCALE: u64 = 400;
-
-fn options(system: System) -> OffloadOptions {
-    OffloadOptions { system, subgroup_elements: 2048, pieces: 2, ..OffloadOptions::default() }
-}
-
-fn compressed() -> OffloadOptions {
-    OffloadOptions { topk_keep: 0.3, error_feedback: true, ..options(System::SuOC) }
-}
 
 /// A run at rest after two steps.
 struct Rest {

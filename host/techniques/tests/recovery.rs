@@ -30,13 +30,11 @@ fn options(system: System, subgroup_elements: u64) -> OffloadOptions {
 
 /// More parts a drive than there are spare slots, two pieces a part, and compression with residuals.
 fn scripts() -> Vec<Script> {
-    let compressed =
-        OffloadOptions { topk_keep: 0.3, error_feedback: true, ..options(System::SuOC, 2048) };
     vec![
         Script::new(options(System::SuO, 2048), 400, &[], LAST),
         Script::new(options(System::BasePipe, 2048), 500, &[], LAST),
         Script::new(options(System::Su, 1024), 350, &[], LAST),
-        Script::new(compressed, 300, &[], LAST),
+        Script::new(toy::compressed(), 300, &[], LAST),
     ]
 }
 
@@ -118,9 +116,7 @@ fn crash_at_every_request_without_flushes() {
 
 #[test]
 fn crash_at_every_request_around_skipped_iterations() {
-    let compressed =
-        OffloadOptions { topk_keep: 0.3, error_feedback: true, ..options(System::SuOC, 2048) };
-    for options in [compressed, options(System::SuO, 2048)] {
+    for options in [toy::compressed(), options(System::SuO, 2048)] {
         crash_everywhere(&Script::new(options, 200, &[2, 4], 5), 3);
     }
 }

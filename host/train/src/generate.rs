@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::model::{Model, Unit, WeightSource};
+use crate::model::{Model, WeightSource};
 use crate::random::{Purpose, Random, split};
 
 /// Byte-level tokens: later entries of a larger vocabulary stand for no text.
@@ -60,18 +60,11 @@ pub fn generate(
 /// Logits of the byte after `context`.
 fn next_logits(model: &Model, source: &dyn WeightSource, context: &[u8]) -> Result<Vec<f32>> {
     let tokens: Vec<i64> = context.iter().map(|&byte| i64::from(byte)).collect();
-    let mut hidden = model.tokens(&tokens, 1)?;
-    for plan in model.plans() {
-        let weights = model.load(plan.unit, source)?;
-        if plan.unit == Unit::Head {
-            hidden = model.next_token_logits(&weights, &hidden)?;
-        } else {
-            hidden = model.forward(&weights, &hidden)?;
-        }
-    }
-    let count = hidden.numel();
+    let (head, hidden) = model.forward_to_head(source, model.tokens(&tokens, 1)?)?;
+    let next = model.next_token_logits(&head, &hidden)?;
+    let count = next.numel();
     let mut logits = vec![0f32; count];
-    hidden.f_copy_data(&mut logits, count).map_err(|error| Error::torch("logits", &error))?;
+    next.f_copy_data(&mut logits, count).map_err(|error| Error::torch("logits", &error))?;
     logits.truncate(BYTES);
     Ok(logits)
 }
@@ -110,7 +103,7 @@ fn choose(logits: &[f32], temperature: f64, draw: f64) -> Result<u8> {
 mod tests {
     use super::*;
     use crate::data::{Batch, BatchPlan};
-    use crate::model::{Shape, TiedGradient};
+    use crate::model::{Shape, TiedGradient, Unit};
     use nearfield_runtime::types::DType;
     use tch::Device;
 

@@ -10,7 +10,7 @@ use nearfield_techniques::offload::{Placement, System, Upstream};
 use nearfield_train::schedule::Shape as ScheduleKind;
 use serde::{Deserialize, Serialize};
 
-use crate::values::{Bytes, named};
+use nearfield_bench::values::{Bytes, named};
 
 /// Where the model's computation runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

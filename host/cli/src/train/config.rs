@@ -98,7 +98,7 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
     });
     corpus.evaluation_fraction = args.eval_fraction.unwrap_or(corpus.evaluation_fraction);
     let io = io_options(args)?;
-    let limit = |bytes: Option<crate::values::Bytes>| bytes.map(|bytes| bytes.0);
+    let limit = |bytes: Option<nearfield_bench::values::Bytes>| bytes.map(|bytes| bytes.0);
     let device = match args.device.unwrap_or(DeviceKind::Software) {
         DeviceKind::Software => DeviceChoice::Software,
         DeviceKind::Emulated => DeviceChoice::Emulated {

@@ -78,7 +78,7 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
         trace.finish()?;
     }
     let stopped = run.trainer.iteration() < run.trainer.options().iterations;
-    let measured = difference(run.trainer.engine().traffic(), traffic);
+    let measured = run.trainer.engine().traffic() - traffic;
     let ending = report::Ending {
         lines: run.metrics.lines(),
         resumed_at: run.resumed_at,
@@ -221,20 +221,6 @@ fn usage(trainer: &Trainer, report: &IterationReport) -> Vec<ResourceUse> {
         used.gb_per_second = used.bytes as f64 / 1e9 / used.busy_seconds.max(1e-9);
     }
     total
-}
-
-fn difference(
-    now: nearfield_runtime::graph::Traffic,
-    then: nearfield_runtime::graph::Traffic,
-) -> nearfield_runtime::graph::Traffic {
-    nearfield_runtime::graph::Traffic {
-        shared_down: now.shared_down - then.shared_down,
-        shared_up: now.shared_up - then.shared_up,
-        internal_read: now.internal_read - then.internal_read,
-        internal_write: now.internal_write - then.internal_write,
-        media_read: now.media_read - then.media_read,
-        media_write: now.media_write - then.media_write,
-    }
 }
 
 fn progress_bar(args: &TrainArgs, trainer: &Trainer) -> Option<ProgressBar> {

@@ -24,7 +24,7 @@ mod validate;
 
 pub use builder::GraphBuilder;
 pub use op::{Collective, Direction, Op, Place};
-pub use traffic::{MetadataBytes, Traffic};
+pub use traffic::Traffic;
 
 /// Index of a resource in its graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,7 +1,5 @@
 //! Bytes per link and direction.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use serde::{Deserialize, Serialize};
 
 use super::{Direction, Op, Place};
@@ -94,6 +92,22 @@ impl std::ops::Add for Traffic {
     }
 }
 
+impl std::ops::Sub for Traffic {
+    type Output = Self;
+
+    /// What was moved since `earlier`, of counts that only grow.
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            shared_down: self.shared_down - earlier.shared_down,
+            shared_up: self.shared_up - earlier.shared_up,
+            internal_read: self.internal_read - earlier.internal_read,
+            internal_write: self.internal_write - earlier.internal_write,
+            media_read: self.media_read - earlier.media_read,
+            media_write: self.media_write - earlier.media_write,
+        }
+    }
+}
+
 impl std::ops::AddAssign for Traffic {
     fn add_assign(&mut self, other: Self) {
         *self = *self + other;
@@ -103,22 +117,6 @@ impl std::ops::AddAssign for Traffic {
 impl std::iter::Sum for Traffic {
     fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
         iter.fold(Self::default(), |sum, traffic| sum + traffic)
-    }
-}
-
-/// Counts bytes of headers and journal records as they complete.
-#[derive(Debug, Default)]
-pub struct MetadataBytes(AtomicU64);
-
-impl MetadataBytes {
-    /// Adds completed bytes.
-    pub fn add(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Relaxed);
-    }
-
-    /// Bytes so far.
-    pub fn total(&self) -> u64 {
-        self.0.load(Relaxed)
     }
 }
 

@@ -255,18 +255,18 @@ impl DriveStore {
         if inner.phase != Phase::Intended || !intended {
             return Err(self.out_of_order("begin_update", step, inner.phase));
         }
-        let mut taken = Vec::with_capacity(inner.current.len());
+        let mut taken = vec![false; self.geometry.slots as usize];
         let mut open = Vec::with_capacity(inner.current.len());
         for (&part, state) in self.geometry.parts.iter().zip(&inner.current) {
             let state =
                 state.ok_or_else(|| self.out_of_order("begin_update", step, Phase::Creating))?;
-            taken.push(state.slot);
+            taken[state.slot as usize] = true;
             if state.generation != step {
                 open.push((part, state.slot));
             }
         }
         let free: Vec<u32> =
-            (0..self.geometry.slots).filter(|slot| !taken.contains(slot)).collect();
+            (0..self.geometry.slots).filter(|&slot| !taken[slot as usize]).collect();
         inner.moves = rotation(&open, &free, self.durability == Durability::Power)?;
         inner.sealed = 0;
         inner.phase = Phase::Updating;

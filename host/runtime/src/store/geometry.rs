@@ -19,7 +19,12 @@ pub(crate) const JOURNAL_FILE: &str = "journal.nf";
 /// Slots that a drive has beyond its parts, where it has at least as many parts.
 ///
 /// Three let the write-back of a part begin while the two before it are still being made durable.
-pub(crate) const SPARE_SLOTS: u32 = 3;
+const SPARE_SLOTS: u64 = 3;
+
+/// Slots that a drive with `parts` parts has beyond the ones in use.
+pub const fn spare_slots(parts: u64) -> u64 {
+    if parts < SPARE_SLOTS { parts } else { SPARE_SLOTS }
+}
 
 /// Records in the journal's ring.
 pub(crate) const JOURNAL_RECORDS: u64 = 64;
@@ -115,7 +120,7 @@ impl Geometry {
             .collect();
         Ok(Self {
             capacity: spec.layout.longest(Some(drive)),
-            slots: count + count.min(SPARE_SLOTS),
+            slots: count + spare_slots(u64::from(count)) as u32,
             variables: spec.optimizer.variables(),
             gradients: spec.gradients,
             residual: spec.residual,

@@ -9,12 +9,12 @@ use super::digest::StateDigest;
 use super::drive::{DriveStore, Durability};
 use super::journal::RecordKind;
 use super::open::{Loaded, load};
+use super::read::StoredArray;
 use super::superblock::GradientFormat;
 use crate::error::{Error, Result};
-use crate::io::{DriveFile, IoEngine, IoOptions};
-use crate::kernels::{Isa, checksum};
+use crate::io::{IoEngine, IoOptions};
 use crate::memory::{Arena, Region};
-use crate::types::{Optimizer, Variable};
+use crate::types::Optimizer;
 
 /// Bytes read at a time.
 const BLOCK_BYTES: u64 = 4 << 20;
@@ -135,92 +135,40 @@ pub fn inspect(dirs: &[PathBuf]) -> Result<StateReport> {
 /// As [`super::open`], and reads that fail; wrong data is a [`Finding`].
 pub fn verify(dirs: &[PathBuf], progress: &mut dyn FnMut(u64)) -> Result<Vec<Finding>> {
     let loaded = at_rest(dirs)?;
-    let pending = loaded.recovered().redo.clone();
+    let recovered = loaded.recovered();
     let mut scratch = scratch()?;
     let mut findings = Vec::new();
     let mut total = 0;
     for store in &loaded.stores {
         for &part in store.parts() {
-            let bytes = store.spec().layout.padded(part) * 4;
-            let state = store.expected(part)?;
-            let variables = store.superblock().optimizer.variables();
-            for (&variable, expected) in variables.iter().zip(state.checksums) {
-                let offset = store.data_offset(state.slot, variable)?;
-                let found = sum_of(store, store.slots_file(), offset, bytes, &mut scratch)?;
-                compare(store, part, variable, expected, found, &mut findings);
-                total += bytes;
-                progress(total);
+            let mut arrays = store.stored_state(part)?;
+            arrays.extend(store.stored_residual(part, recovered.step + 1)?);
+            if recovered.redo.as_ref().is_some_and(|redo| redo.parts.contains(&part)) {
+                arrays.extend(store.stored_gradient(part)?);
             }
-            if let Some(file) = store.residual_file() {
-                let info = store.residual_before(part, loaded.recovered().step + 1)?;
-                let found = sum_of(store, file, info.offset, bytes, &mut scratch)?;
-                compare(store, part, Variable::Residual, info.checksum, found, &mut findings);
-                total += bytes;
+            for array in arrays {
+                let found = store.read_sum(&array, &mut scratch, &mut |_, _| Ok(()))?;
+                findings.extend(finding(store, &array, found));
+                total += array.bytes;
                 progress(total);
-            }
-            let needed = pending.as_ref().is_some_and(|redo| redo.parts.contains(&part));
-            if needed {
-                let info = store.gradient_info(part)?;
-                let variables = match store.superblock().gradients {
-                    GradientFormat::Dense { .. } => vec![Variable::Gradient],
-                    GradientFormat::TopK { .. } => {
-                        vec![Variable::GradientIndex, Variable::GradientValue]
-                    }
-                };
-                for (variable, expected) in variables.into_iter().zip(info.checksums) {
-                    let bytes = store.gradient_bytes(part, variable)?;
-                    let offset = store.gradient_offset(part, variable)?;
-                    let found = sum_of(store, store.gradients_file(), offset, bytes, &mut scratch)?;
-                    compare(store, part, variable, expected, found, &mut findings);
-                    total += bytes;
-                    progress(total);
-                }
             }
         }
     }
     Ok(findings)
 }
 
-fn compare(
-    store: &DriveStore,
-    part: usize,
-    variable: Variable,
-    expected: u64,
-    found: u64,
-    findings: &mut Vec<Finding>,
-) {
-    if expected != found {
-        findings.push(Finding {
-            drive: store.drive(),
-            path: store.path().to_path_buf(),
-            subgroup: store.spec().layout.parts[part].subgroup,
-            variable: variable.name().to_owned(),
-            what: format!("checksum {expected:016x} recorded, {found:016x} found"),
-        });
-    }
+fn finding(store: &DriveStore, array: &StoredArray, found: u64) -> Option<Finding> {
+    (found != array.checksum).then(|| Finding {
+        drive: store.drive(),
+        path: store.path().to_path_buf(),
+        subgroup: store.spec().layout.parts[array.part].subgroup,
+        variable: array.variable.name().to_owned(),
+        what: format!("checksum {:016x} recorded, {found:016x} found", array.checksum),
+    })
 }
 
 fn scratch() -> Result<Region> {
     Arena::new("reading state", BLOCK_BYTES, false)?.allocate(BLOCK_BYTES)
-}
-
-fn sum_of(
-    store: &DriveStore,
-    file: &DriveFile,
-    offset: u64,
-    bytes: u64,
-    scratch: &mut Region,
-) -> Result<u64> {
-    let isa = Isa::detect();
-    let (mut done, mut sum) = (0, 0_u64);
-    while done < bytes {
-        let length = BLOCK_BYTES.min(bytes - done);
-        let piece = &mut scratch[..length as usize];
-        store.engine().read(file, offset + done, piece)?;
-        sum = sum.wrapping_add(checksum(isa, piece, done / 4));
-        done += length;
-    }
-    Ok(sum)
 }
 
 /// Digest of the state on open drives (see [`StateDigest`]); verifies all that it reads.
@@ -236,33 +184,15 @@ pub fn digest<'a>(stores: impl IntoIterator<Item = &'a DriveStore>) -> Result<St
     let optimizer = first.superblock().optimizer;
     let mut digest = StateDigest::new(first.step(), layout.elements, optimizer);
     let mut scratch = scratch()?;
-    let isa = Isa::detect();
     for (part, run) in layout.parts.iter().enumerate() {
         let store = stores[run.drive as usize];
-        let state = store.expected(part)?;
-        for (&variable, expected) in optimizer.variables().iter().zip(state.checksums) {
-            let offset = store.data_offset(state.slot, variable)?;
-            let (padded, real) = (layout.padded(part) * 4, run.elements * 4);
-            let (mut done, mut sum) = (0, 0_u64);
-            while done < padded {
-                let length = BLOCK_BYTES.min(padded - done);
-                let piece = &mut scratch[..length as usize];
-                store.engine().read(store.slots_file(), offset + done, piece)?;
-                sum = sum.wrapping_add(checksum(isa, piece, done / 4));
-                digest
-                    .add_bytes(variable, &piece[..real.saturating_sub(done).min(length) as usize]);
-                done += length;
-            }
-            if sum != expected {
-                return Err(Error::Corrupt {
-                    drive: store.drive(),
-                    path: store.path().to_path_buf(),
-                    subgroup: run.subgroup,
-                    variable: variable.name().to_owned(),
-                    expected,
-                    found: sum,
-                });
-            }
+        let real = run.elements * 4;
+        for array in store.stored_state(part)? {
+            store.read_verified(&array, &mut scratch, &mut |done, piece| {
+                let real = real.saturating_sub(done).min(piece.len() as u64) as usize;
+                digest.add_bytes(array.variable, &piece[..real]);
+                Ok(())
+            })?;
         }
     }
     digest.finish()

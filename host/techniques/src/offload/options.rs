@@ -140,6 +140,13 @@ impl OffloadOptions {
         self.upstream == Upstream::Fp16Local && self.weights_dtype != DType::Fp32
     }
 
+    /// Bytes that a buffer set for the update takes for each element: the stored variables, the gradient,
+    /// and the weights' copy where one is emitted.
+    pub fn buffer_bytes_per_element(&self) -> u64 {
+        let copy = if self.emits_weights() { self.weights_dtype.bytes() } else { 0 };
+        4 * self.optimizer.variables().len() as u64 + self.gradient_dtype.bytes() + copy
+    }
+
     /// Pieces that the system really uses: only the overlapped handler hands over pieces.
     pub fn effective_pieces(&self) -> u32 {
         match self.system {

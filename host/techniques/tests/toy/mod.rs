@@ -10,8 +10,19 @@ use nearfield_runtime::types::{DType, HyperParameters};
 use nearfield_techniques::offload::plan::Action;
 use nearfield_techniques::offload::plan::gradient::{MicroStep, UnitShape};
 use nearfield_techniques::offload::{
-    DeviceChoice, EngineConfig, FlatModel, ModelWork, OffloadEngine, OffloadOptions, TensorRun,
+    DeviceChoice, EngineConfig, FlatModel, ModelWork, OffloadEngine, OffloadOptions, System,
+    TensorRun,
 };
+
+/// Several small parts a drive, in two pieces each where the handler hands over pieces.
+pub fn options(system: System) -> OffloadOptions {
+    OffloadOptions { system, subgroup_elements: 2048, pieces: 2, ..OffloadOptions::default() }
+}
+
+/// The same with compressed gradients and residuals.
+pub fn compressed() -> OffloadOptions {
+    OffloadOptions { topk_keep: 0.3, error_feedback: true, ..options(System::SuOC) }
+}
 
 /// Two parameter groups over three units, whose gradients arrive last unit first.
 pub fn model(scale: u64) -> (FlatModel, Vec<UnitShape>) {

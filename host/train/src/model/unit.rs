@@ -175,6 +175,20 @@ impl Model {
             .map_err(|error| Error::torch("batch", &error))
     }
 
+    /// Runs `input` (as for the embedding) through every unit but the head, without a tape; returns the head's weights
+    /// and its input.
+    pub(crate) fn forward_to_head(
+        &self,
+        source: &dyn WeightSource,
+        input: Tensor,
+    ) -> Result<(UnitWeights, Tensor)> {
+        let mut hidden = input;
+        for plan in &self.plans[..self.plans.len() - 1] {
+            hidden = self.forward(&self.load(plan.unit, source)?, &hidden)?;
+        }
+        Ok((self.load(Unit::Head, source)?, hidden))
+    }
+
     /// Output of the embedding (`input`: `[batch, tokens]` of i64) or of a block (`input`: `[batch, tokens, hidden]`), without a tape.
     pub fn forward(&self, weights: &UnitWeights, input: &Tensor) -> Result<Tensor> {
         let _guard = tch::no_grad_guard();

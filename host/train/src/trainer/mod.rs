@@ -15,7 +15,6 @@ use nearfield_techniques::offload::plan::gradient::{MicroStep, UnitShape};
 use nearfield_techniques::offload::{EngineConfig, FlatModel, OffloadEngine, TensorRun};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tch::Tensor;
 
 pub use options::TrainOptions;
 
@@ -245,12 +244,7 @@ impl Trainer {
             } else {
                 MicroStep::Accumulate
             };
-            let plan = BatchPlan {
-                seed: self.options.seed,
-                sequences: self.options.batch,
-                seq: self.options.shape.seq,
-            };
-            let batch = plan.training(self.corpus.train(), self.iteration, micro_step);
+            let batch = self.batches().training(self.corpus.train(), self.iteration, micro_step);
             let micro = MicroBatch::new(
                 &self.model,
                 self.engine.weights(),
@@ -336,11 +330,7 @@ impl Trainer {
     /// What the model reports.
     pub fn evaluate(&self) -> Result<Option<f64>> {
         let text = self.corpus.evaluation();
-        let plan = BatchPlan {
-            seed: self.options.seed,
-            sequences: self.options.batch,
-            seq: self.options.shape.seq,
-        };
+        let plan = self.batches();
         let (mut sum, mut count, mut first) = (0.0, 0_u64, 0);
         let sequences = plan.evaluation_sequences(text);
         while first < sequences && count < self.options.evaluation_batches {
@@ -349,23 +339,17 @@ impl Trainer {
                 break;
             }
             first += u64::from(batch.sequences);
-            sum += self.loss_of(self.model.batch(&batch)?)?;
+            let (inputs, targets) = self.model.batch(&batch)?;
+            let (head, hidden) = self.model.forward_to_head(&self.weights(), inputs)?;
+            sum += self.model.loss(&head, &hidden, &targets)?;
             count += 1;
         }
         Ok((count > 0).then(|| sum / count as f64))
     }
 
-    fn loss_of(&self, (inputs, targets): (Tensor, Tensor)) -> Result<f64> {
-        let weights = self.weights();
-        let mut hidden = inputs;
-        for plan in self.model.plans() {
-            let loaded = self.model.load(plan.unit, &weights)?;
-            if plan.unit == Unit::Head {
-                return self.model.loss(&loaded, &hidden, &targets);
-            }
-            hidden = self.model.forward(&loaded, &hidden)?;
-        }
-        Err(Error::Invalid("the model has no head".into()))
+    fn batches(&self) -> BatchPlan {
+        let TrainOptions { seed, batch, shape, .. } = &self.options;
+        BatchPlan { seed: *seed, sequences: *batch, seq: shape.seq }
     }
 
     /// Continues `prompt` with the current weights.

@@ -2,13 +2,13 @@
 
 use nearfield_runtime::codec;
 use nearfield_runtime::layout::Layout;
-use nearfield_runtime::types::DType;
 use serde::Serialize;
 
 use super::buffers::BufferSizes;
-use crate::offload::options::{OffloadOptions, System};
+use crate::offload::options::OffloadOptions;
 use crate::offload::plan::Pieces;
 use crate::offload::plan::gradient::Staging;
+use crate::offload::plan::update_host::host_sets;
 
 /// Bytes by purpose.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -27,15 +27,6 @@ pub struct MemoryBudget {
     pub residual_bytes: u64,
     /// State and gradients of `--system memory`.
     pub state_bytes: u64,
-}
-
-/// Buffer sets in host memory that a system uses.
-pub(super) fn host_sets(system: System) -> u32 {
-    match system {
-        System::Base => 1,
-        System::BasePipe => 3,
-        _ => 0,
-    }
 }
 
 /// Bytes of one of a drive's two buffers for weights on their way up.
@@ -60,7 +51,6 @@ impl MemoryBudget {
         let drives = 0..layout.drives;
         let sizes = |drive| BufferSizes::for_drive(layout, options, drive).arena_bytes();
         let device = |drive| if options.system.near_storage() { sizes(drive) } else { 0 };
-        let gradient = if options.compressed() { DType::Fp32 } else { options.gradient_dtype };
         let pairs = if options.compressed() {
             8 * codec::kept(options.topk_keep, staging.elements)
         } else {
@@ -71,7 +61,7 @@ impl MemoryBudget {
             host_update_bytes: u64::from(host_sets(options.system))
                 * drives.clone().map(sizes).sum::<u64>(),
             staging_bytes: u64::from(staging.buffers)
-                * (staging.elements * gradient.bytes() + pairs),
+                * (staging.elements * options.gradient_dtype.bytes() + pairs),
             weight_read_bytes: drives.map(|d| 2 * weight_read_bytes(layout, options, d)).sum(),
             weights_bytes,
             residual_bytes: if options.error_feedback { 4 * layout.padded_total() } else { 0 },

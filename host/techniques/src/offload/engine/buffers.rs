@@ -35,8 +35,7 @@ impl BufferSizes {
 
     fn new(capacities: &[u64], layout: &Layout, options: &OffloadOptions) -> Self {
         let longest: u64 = capacities.iter().sum();
-        let gradient_dtype =
-            if options.compressed() { DType::Fp32 } else { options.gradient_dtype };
+        let gradient_dtype = options.gradient_dtype;
         let times = |width: u64| capacities.iter().map(|&elements| elements * width).collect();
         let copy = options.emits_weights().then(|| options.weights_dtype.bytes());
         Self {

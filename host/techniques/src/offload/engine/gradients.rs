@@ -161,30 +161,14 @@ impl OffloadEngine {
         let Some(compression) = &self.compression else { return Ok(()) };
         for (part, residual) in compression.residuals.iter().enumerate() {
             let unit = self.drive(self.layout.parts[part].drive);
-            let file = unit.store.residual_file().ok_or_else(no_residual)?;
-            let info = unit.store.residual_before(part, self.step + 1)?;
+            let array = unit.store.stored_residual(part, self.step + 1)?.ok_or_else(no_residual)?;
             let mut residual = residual.lock();
-            let (offset, expected) = (info.offset, info.checksum);
+            let target: &mut [u8] = bytemuck::cast_slice_mut(&mut residual);
             let mut scratch = unit.weight_reads[0].lock();
-            let mut sum = 0_u64;
-            let block = scratch.len() / 4;
-            for (index, elements) in residual.chunks_mut(block).enumerate() {
-                let first = (index * block) as u64;
-                let bytes = elements.len() * 4;
-                unit.store.engine().read(file, offset + first * 4, &mut scratch[..bytes])?;
-                sum = sum.wrapping_add(kernels::checksum(self.isa, &scratch[..bytes], first));
-                elements.copy_from_slice(&scratch.as_f32()[..elements.len()]);
-            }
-            if sum != expected {
-                return Err(Error::Corrupt {
-                    drive: unit.store.drive(),
-                    path: unit.store.path().to_path_buf(),
-                    subgroup: self.layout.parts[part].subgroup,
-                    variable: Variable::Residual.name().to_owned(),
-                    expected,
-                    found: sum,
-                });
-            }
+            unit.store.read_verified(&array, &mut scratch, &mut |done, piece| {
+                target[done as usize..done as usize + piece.len()].copy_from_slice(piece);
+                Ok(())
+            })?;
         }
         Ok(())
     }

@@ -77,7 +77,7 @@ struct DriveUnit {
     store: DriveStore,
     device: Box<dyn NearStorageDevice>,
     /// The set that tasklets use; with the naive handler there is one only during a tasklet.
-    buffers: Mutex<Option<BufferSet>>,
+    buffers: Mutex<Option<Arc<BufferSet>>>,
     /// Host memory for master weights and residuals on their way.
     weight_reads: [Mutex<Region>; 2],
 }
@@ -85,11 +85,11 @@ struct DriveUnit {
 /// Buffers of the baselines in host memory: by set and drive.
 struct HostBuffers {
     bank: BufferBank,
-    sets: Vec<Vec<BufferSet>>,
+    sets: Vec<Vec<Arc<BufferSet>>>,
 }
 
 impl HostBuffers {
-    fn set(&self, set: u32, drive: u32) -> Result<&BufferSet> {
+    fn set(&self, set: u32, drive: u32) -> Result<&Arc<BufferSet>> {
         self.sets.get(set as usize).and_then(|drives| drives.get(drive as usize)).ok_or_else(|| {
             Error::Invalid(format!("there is no buffer set {set} for drive {drive}"))
         })

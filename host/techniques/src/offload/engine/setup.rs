@@ -19,7 +19,7 @@ use nearfield_runtime::{Error, Result};
 use parking_lot::Mutex;
 use rayon::ThreadPool;
 
-use super::budget::{MemoryBudget, host_sets, weight_read_bytes};
+use super::budget::{MemoryBudget, weight_read_bytes};
 use super::buffers::{BufferSet, BufferSizes};
 use super::gradients::{Compression, Pairs, Staging};
 use super::memory_state::MemoryState;
@@ -28,6 +28,7 @@ use super::{DeviceChoice, DriveUnit, EngineConfig, HostBuffers, OffloadEngine, g
 use crate::offload::options::OffloadOptions;
 use crate::offload::placement::{self, FlatModel};
 use crate::offload::plan::update;
+use crate::offload::plan::update_host::host_sets;
 
 /// Gives the initial weights of `[first, first + length)` of the flat vector.
 pub type Initial<'a> = dyn Fn(u64, &mut [f32]) + Sync + 'a;
@@ -189,15 +190,15 @@ impl Assembly {
                         .map(|drive| {
                             let sizes = BufferSizes::for_drive(layout, options, drive);
                             BufferSet::allocate(&sizes, &mut |bytes| bank.allocate(bytes))
+                                .map(Arc::new)
                         })
                         .collect()
                 })
-                .collect::<Result<Vec<Vec<BufferSet>>>>()?;
+                .collect::<Result<Vec<Vec<Arc<BufferSet>>>>>()?;
             engine.host = Some(HostBuffers { bank, sets });
             self.host_arena = Some(arena);
         }
-        let dtype = if options.compressed() { DType::Fp32 } else { options.gradient_dtype };
-        let buffer_bytes = align_up(staging.elements * dtype.bytes(), 4096);
+        let buffer_bytes = align_up(staging.elements * options.gradient_dtype.bytes(), 4096);
         let kept = codec::kept(options.topk_keep, staging.elements);
         let pair_bytes = if options.compressed() { align_up(4 * kept, 4096) } else { 0 };
         let count = u64::from(staging.buffers);
@@ -294,7 +295,7 @@ impl Assembly {
         };
         let buffers = if keeps_buffers(options) && !store.parts().is_empty() {
             let sizes = BufferSizes::for_drive(layout, options, drive);
-            Some(BufferSet::allocate(&sizes, &mut |bytes| device.allocate(bytes))?)
+            Some(Arc::new(BufferSet::allocate(&sizes, &mut |bytes| device.allocate(bytes))?))
         } else {
             None
         };

@@ -37,33 +37,15 @@ impl OffloadEngine {
     fn load_weights_of(&self, drive: u32) -> Result<()> {
         let unit = self.drive(drive);
         let mut scratch = unit.weight_reads[0].lock();
-        let block = scratch.len() as u64 / 4;
         for &part in unit.store.parts() {
             let run = self.layout.parts[part];
-            let padded = self.layout.padded(part);
-            let current = unit.store.expected(part)?;
-            let start = unit.store.data_offset(current.slot, Variable::Param)?;
-            let (mut first, mut found) = (0, 0_u64);
-            while first < padded {
-                let elements = block.min(padded - first);
-                let bytes = elements as usize * 4;
-                let file = unit.store.slots_file();
-                unit.store.engine().read(file, start + first * 4, &mut scratch[..bytes])?;
-                found = found.wrapping_add(kernels::checksum(self.isa, &scratch[..bytes], first));
-                let real = run.elements.saturating_sub(first).min(elements) as usize;
-                self.publish_f32(run.start + first, &scratch.as_f32()[..real])?;
-                first += elements;
-            }
-            if found != current.checksums[0] {
-                return Err(Error::Corrupt {
-                    drive,
-                    path: unit.store.path().to_path_buf(),
-                    subgroup: run.subgroup,
-                    variable: Variable::Param.name().to_owned(),
-                    expected: current.checksums[0],
-                    found,
-                });
-            }
+            // Master weights are the first variable of every optimizer.
+            let arrays = unit.store.stored_state(part)?;
+            unit.store.read_verified(&arrays[0], &mut scratch, &mut |done, piece| {
+                let (first, master) = (done / 4, bytemuck::cast_slice::<u8, f32>(piece));
+                let real = run.elements.saturating_sub(first).min(master.len() as u64) as usize;
+                self.publish_f32(run.start + first, &master[..real])
+            })?;
         }
         Ok(())
     }

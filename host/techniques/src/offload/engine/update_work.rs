@@ -1,5 +1,7 @@
 //! The work behind the tasks of an update graph.
 
+use std::sync::Arc;
+
 use nearfield_runtime::device::{BufferRange, UpdateCall};
 use nearfield_runtime::exec::Work;
 use nearfield_runtime::graph::Task;
@@ -77,7 +79,7 @@ impl<'a> UpdateWork<'a> {
     ) -> Result<T> {
         let unit = self.drive(part);
         let buffers = match &self.engine.host {
-            Some(host) => host.set(set, self.part(part).drive)?.clone(),
+            Some(host) => Arc::clone(host.set(set, self.part(part).drive)?),
             None => unit
                 .buffers
                 .lock()
@@ -145,7 +147,7 @@ impl<'a> UpdateWork<'a> {
                 unit.device.storage_to_local(unit.store.gradients_file(), offset, range)?;
                 let found = unit.device.checksum(range)?;
                 if found != expected {
-                    return Err(self.corrupt(part, variable, expected, found));
+                    return Err(unit.store.corrupt(part, variable, expected, found));
                 }
             }
             Ok(())
@@ -267,7 +269,12 @@ impl<'a> UpdateWork<'a> {
         if !self.engine.options.compressed() {
             let expected = unit.store.gradient_info(part)?.checksums[0];
             if sums.gradient_in != expected {
-                return Err(self.corrupt(part, Variable::Gradient, expected, sums.gradient_in));
+                return Err(unit.store.corrupt(
+                    part,
+                    Variable::Gradient,
+                    expected,
+                    sums.gradient_in,
+                ));
             }
         }
         let variables = self.engine.options.optimizer.variables();
@@ -280,23 +287,11 @@ impl<'a> UpdateWork<'a> {
                 _ => (sums.v_in, sums.v_out),
             };
             if read != expected {
-                return Err(self.corrupt(part, variable, expected, read));
+                return Err(unit.store.corrupt(part, variable, expected, read));
             }
             written.push(new);
         }
         unit.store.seal(part, self.slots(part)?.to_slot, self.record.step, &written)
-    }
-
-    fn corrupt(&self, part: usize, variable: Variable, expected: u64, found: u64) -> Error {
-        let store = &self.drive(part).store;
-        Error::Corrupt {
-            drive: store.drive(),
-            path: store.path().to_path_buf(),
-            subgroup: self.part(part).subgroup,
-            variable: variable.name().to_owned(),
-            expected,
-            found,
-        }
     }
 
     /// Copies updated weights up; padding travels too, but goes nowhere.
@@ -351,14 +346,14 @@ impl<'a> UpdateWork<'a> {
         let sizes =
             super::buffers::BufferSizes::for_part(elements, &engine.layout, &engine.options);
         let set = BufferSet::allocate(&sizes, &mut |bytes| unit.device.allocate(bytes))?;
-        *unit.buffers.lock() = Some(set);
+        *unit.buffers.lock() = Some(Arc::new(set));
         Ok(())
     }
 
     fn release(&self, part: usize) -> Result<()> {
         let unit = self.drive(part);
         let set = unit.buffers.lock().take();
-        set.iter().flat_map(BufferSet::all).try_for_each(|buffer| unit.device.release(buffer))
+        set.iter().flat_map(|set| set.all()).try_for_each(|buffer| unit.device.release(buffer))
     }
 }
 

@@ -52,9 +52,6 @@ pub fn step_traffic(layout: &Layout, options: &OffloadOptions) -> Traffic {
 /// (section 4.4: `G`, one buffer a variable, the 16-bit copy, and the pairs when compressed).
 pub fn local_memory_bytes(layout: &Layout, options: &OffloadOptions, drive: u32) -> u64 {
     let longest = layout.longest(Some(drive));
-    let gradient = if options.compressed() { 4 } else { options.gradient_dtype.bytes() };
-    let copy = if options.emits_weights() { options.weights_dtype.bytes() } else { 0 };
-    let variables = 4 * options.optimizer.variables().len() as u64;
     let pairs = if options.compressed() { 8 * codec::kept(options.topk_keep, longest) } else { 0 };
-    (variables + gradient + copy) * longest + pairs
+    options.buffer_bytes_per_element() * longest + pairs
 }

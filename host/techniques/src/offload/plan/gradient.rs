@@ -9,7 +9,7 @@ use nearfield_runtime::graph::{
 use nearfield_runtime::layout::Layout;
 use nearfield_runtime::{Result, codec};
 
-use super::{Action, Plan};
+use super::{Action, Plan, PlanBuilder};
 use crate::offload::options::{OffloadOptions, System};
 
 /// What the graph needs to know of one unit of the model: a block, the embedding, or the head.
@@ -57,22 +57,21 @@ pub fn plan(
     units: &[UnitShape],
     step: MicroStep,
 ) -> Result<(Plan, Staging)> {
-    let mut builder = GraphBuilder::new();
-    let engines = Engines::new(&mut builder, layout, options);
+    let mut plan = PlanBuilder::default();
+    let engines = Engines::new(&mut plan.graph, layout, options);
     let staging = staging(layout, options, units);
-    let mut planner =
-        Planner { layout, options, units, engines, staging, builder, actions: Vec::new() };
+    let mut planner = Planner { layout, options, units, engines, staging, plan };
     let forward = planner.forward();
     planner.backward(&forward, step);
     let staging_bytes =
         options.gradient_dtype.bytes() * staging.elements * u64::from(staging.buffers);
-    planner.builder.claim(MemoryClaim {
+    planner.plan.graph.claim(MemoryClaim {
         place: Place::HOST,
         bytes: staging_bytes,
         from: None,
         to: None,
     });
-    Ok((Plan { graph: planner.builder.build()?, actions: planner.actions }, staging))
+    Ok((planner.plan.build()?, staging))
 }
 
 /// Staging buffers that the order of gradients needs: one for each part that is incomplete at a time, and
@@ -153,8 +152,7 @@ struct Planner<'a> {
     units: &'a [UnitShape],
     engines: Engines,
     staging: Staging,
-    builder: GraphBuilder,
-    actions: Vec<Action>,
+    plan: PlanBuilder,
 }
 
 /// State of the staging buffers while the graph is built.
@@ -166,18 +164,6 @@ struct Slots {
 }
 
 impl Planner<'_> {
-    fn task(
-        &mut self,
-        resource: ResourceId,
-        op: Op,
-        action: Action,
-        label: String,
-        after: &[TaskId],
-    ) -> TaskId {
-        self.actions.push(action);
-        self.builder.task(resource, op, label, after)
-    }
-
     /// Weights of `unit` to the compute device. Two units fit there at a time: `free` ends the use by the
     /// one before the last.
     fn load_unit(&mut self, unit: usize, backward: bool, free: Option<TaskId>) -> TaskId {
@@ -186,12 +172,12 @@ impl Planner<'_> {
         let op = Op::Transfer { from: Place::HOST, to: Place::Gpu(0), bytes };
         let label = format!("load weights of {}", shape.name);
         let after: Vec<TaskId> = free.into_iter().collect();
-        self.task(self.engines.h2d, op, Action::LoadUnit { unit, backward }, label, &after)
+        self.plan.task(self.engines.h2d, op, Action::LoadUnit { unit, backward }, label, &after)
     }
 
     /// Forward through all units that need it; returns the task that saved each unit's output.
     fn forward(&mut self) -> Vec<Option<TaskId>> {
-        self.builder.phase("forward");
+        self.plan.graph.phase("forward");
         let mut saved = vec![None; self.units.len()];
         let mut computed: Vec<TaskId> = Vec::new();
         for (unit, saved) in saved.iter_mut().enumerate() {
@@ -205,7 +191,8 @@ impl Planner<'_> {
             let shape = &self.units[unit];
             let op = Op::Compute { flops: shape.forward_flops, bytes: 0 };
             let label = format!("forward {}", shape.name);
-            let task = self.task(self.engines.compute, op, Action::Forward { unit }, label, &after);
+            let task =
+                self.plan.task(self.engines.compute, op, Action::Forward { unit }, label, &after);
             computed.push(task);
             let shape = &self.units[unit];
             let op = Op::Transfer {
@@ -215,13 +202,13 @@ impl Planner<'_> {
             };
             let label = format!("save output of {}", shape.name);
             let action = Action::SaveActivation { unit };
-            *saved = Some(self.task(self.engines.d2h, op, action, label, &[task]));
+            *saved = Some(self.plan.task(self.engines.d2h, op, action, label, &[task]));
         }
         saved
     }
 
     fn backward(&mut self, saved: &[Option<TaskId>], step: MicroStep) {
-        self.builder.phase("backward");
+        self.plan.graph.phase("backward");
         let mut slots = Slots {
             open: HashMap::new(),
             free: (0..self.staging.buffers).map(|buffer| (buffer, Vec::new())).collect(),
@@ -247,7 +234,7 @@ impl Planner<'_> {
             let op = Op::Compute { flops: 3 * shape.forward_flops, bytes: 0 };
             let label = format!("backward {}", shape.name);
             let action = Action::Backward { unit };
-            let computed_now = self.task(self.engines.compute, op, action, label, &after);
+            let computed_now = self.plan.task(self.engines.compute, op, action, label, &after);
             computed.push(computed_now);
             match step {
                 MicroStep::Accumulate => {
@@ -274,7 +261,7 @@ impl Planner<'_> {
             Op::Transfer { from: Place::HOST, to: Place::Gpu(0), bytes: shape.output_bytes.max(1) };
         let label = format!("load output of {}", shape.name);
         let after: Vec<TaskId> = saved.into_iter().collect();
-        self.task(self.engines.h2d, op, Action::LoadActivation { unit }, label, &after)
+        self.plan.task(self.engines.h2d, op, Action::LoadActivation { unit }, label, &after)
     }
 
     fn gradient_copy(&self, elements: u64) -> Op {
@@ -290,7 +277,7 @@ impl Planner<'_> {
         }
         let op = self.gradient_copy(elements);
         let label = format!("accumulate gradients of {}", shape.name);
-        Some(self.task(self.engines.d2h, op, Action::Accumulate { unit }, label, &[computed]))
+        Some(self.plan.task(self.engines.d2h, op, Action::Accumulate { unit }, label, &[computed]))
     }
 
     /// Copies one unit's share of one part to its staging buffer; sends the part off when it is complete.
@@ -319,7 +306,7 @@ impl Planner<'_> {
         let op = self.gradient_copy(elements);
         let label = format!("offload gradient of {} for part {part}", self.units[unit].name);
         let action = Action::Offload { unit, part, staging };
-        let copied = self.task(self.engines.d2h, op, action, label, &after);
+        let copied = self.plan.task(self.engines.d2h, op, action, label, &after);
         if missing > elements {
             slots.open.insert(part, (staging, missing - elements, Some(copied)));
         } else if !in_memory {
@@ -340,20 +327,20 @@ impl Planner<'_> {
             let op = to_drive(padded * self.options.gradient_dtype.bytes());
             let label = format!("write gradient of part {part} to drive {drive}");
             let action = Action::WriteGradient { part, staging };
-            return vec![self.task(write, op, action, label, &[complete])];
+            return vec![self.plan.task(write, op, action, label, &[complete])];
         }
         let op = Op::Kernel { name: "topk", elements: padded, bytes: padded * 4 };
         let label = format!("compress gradient of part {part}");
         let action = Action::Encode { part, staging };
-        let encoded = self.task(self.engines.cpu, op, action, label, &[complete]);
+        let encoded = self.plan.task(self.engines.cpu, op, action, label, &[complete]);
         let op = to_drive(8 * codec::kept(self.options.topk_keep, padded));
         let label = format!("write kept pairs of part {part} to drive {drive}");
         let action = Action::WriteGradient { part, staging };
-        let mut emptied = vec![self.task(write, op, action, label, &[encoded])];
+        let mut emptied = vec![self.plan.task(write, op, action, label, &[encoded])];
         if self.options.error_feedback {
             let label = format!("write residual of part {part} to drive {drive}");
             let action = Action::WriteResidual { part, staging };
-            emptied.push(self.task(write, to_drive(4 * padded), action, label, &[encoded]));
+            emptied.push(self.plan.task(write, to_drive(4 * padded), action, label, &[encoded]));
         }
         emptied
     }

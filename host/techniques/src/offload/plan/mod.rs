@@ -9,7 +9,7 @@ pub mod formulas;
 pub mod gradient;
 mod pieces;
 pub mod update;
-mod update_host;
+pub(crate) mod update_host;
 mod update_near;
 #[cfg(test)]
 mod update_tests;
@@ -17,7 +17,8 @@ mod update_tests;
 pub use action::{Action, PieceRange};
 pub use pieces::Pieces;
 
-use nearfield_runtime::graph::Graph;
+use nearfield_runtime::Result;
+use nearfield_runtime::graph::{Graph, GraphBuilder, Op, ResourceId, TaskId};
 
 /// A graph and what each of its tasks means to the technique; `actions[i]` belongs to task `i`.
 #[derive(Debug, Clone)]
@@ -26,4 +27,30 @@ pub struct Plan {
     pub graph: Graph,
     /// One action a task.
     pub actions: Vec<Action>,
+}
+
+/// Builds a graph and the meaning of its tasks side by side.
+#[derive(Debug, Default)]
+struct PlanBuilder {
+    graph: GraphBuilder,
+    actions: Vec<Action>,
+}
+
+impl PlanBuilder {
+    /// Adds a task together with its action.
+    fn task(
+        &mut self,
+        resource: ResourceId,
+        op: Op,
+        action: Action,
+        label: String,
+        after: &[TaskId],
+    ) -> TaskId {
+        self.actions.push(action);
+        self.graph.task(resource, op, label, after)
+    }
+
+    fn build(self) -> Result<Plan> {
+        Ok(Plan { graph: self.graph.build()?, actions: self.actions })
+    }
 }

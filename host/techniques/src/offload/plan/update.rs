@@ -1,23 +1,16 @@
 //! The update graph: from durable gradients to durable new state and weights in host memory.
 
-use nearfield_runtime::graph::{
-    Direction, GraphBuilder, MemoryClaim, Op, Place, ResourceId, TaskId,
-};
+use nearfield_runtime::graph::{Direction, MemoryClaim, Op, Place, ResourceId, TaskId};
 use nearfield_runtime::layout::Layout;
+use nearfield_runtime::store::spare_slots;
 use nearfield_runtime::types::Variable;
 use nearfield_runtime::{Result, codec};
 
-use super::{Action, PieceRange, Plan, update_host, update_near};
+use super::{Action, PieceRange, Plan, PlanBuilder, update_host, update_near};
 use crate::offload::options::{OffloadOptions, System};
 
 /// Bytes of a slot header or a journal record.
 pub(super) const RECORD_BYTES: u64 = 4096;
-
-/// Free slots that a drive with `parts` parts has beside the ones in use. With three, the writes of a
-/// tasklet wait for a header that was sealed two tasklets before, so they do not wait for a flush.
-pub const fn spare_slots(parts: u64) -> u64 {
-    if parts < 3 { parts } else { 3 }
-}
 
 /// Builds the update graph for `parts` (indices into the layout, ascending; all of them in a normal step,
 /// those that are left over when an interrupted step is redone).
@@ -26,7 +19,7 @@ pub const fn spare_slots(parts: u64) -> u64 {
 /// [`nearfield_runtime::Error::Graph`] if the graph is not valid, which is a defect.
 pub fn plan(layout: &Layout, options: &OffloadOptions, parts: &[usize]) -> Result<Plan> {
     let mut planner = Planner::new(layout, options, parts);
-    planner.builder.phase("update");
+    planner.plan.graph.phase("update");
     match options.system {
         System::Memory => planner.in_memory(),
         _ => {
@@ -40,7 +33,7 @@ pub fn plan(layout: &Layout, options: &OffloadOptions, parts: &[usize]) -> Resul
             planner.end(begin);
         }
     }
-    Ok(Plan { graph: planner.builder.build()?, actions: planner.actions })
+    planner.plan.build()
 }
 
 /// The engines of one drive.
@@ -61,8 +54,7 @@ pub(super) struct Planner<'a> {
     pub by_drive: Vec<Vec<usize>>,
     pub drives: Vec<DriveResources>,
     pub cpu: ResourceId,
-    pub builder: GraphBuilder,
-    pub actions: Vec<Action>,
+    pub plan: PlanBuilder,
     /// Position of each part among the parts to update on its drive.
     position: Vec<usize>,
     /// Spare slots of each drive.
@@ -75,14 +67,14 @@ pub(super) struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     fn new(layout: &'a Layout, options: &'a OffloadOptions, parts: &[usize]) -> Self {
-        let mut builder = GraphBuilder::new();
-        let cpu = builder.resource("host.cpu", Place::HOST, 1);
+        let mut plan = PlanBuilder::default();
+        let cpu = plan.graph.resource("host.cpu", Place::HOST, 1);
         let on_drives = if options.system.on_drives() { layout.drives } else { 0 };
         let drives = (0..on_drives)
             .map(|drive| {
                 let place = Place::Drive(drive);
                 let mut engine = |name: &str, place, lanes| {
-                    builder.resource(&format!("drive{drive}.{name}"), place, lanes)
+                    plan.graph.resource(&format!("drive{drive}.{name}"), place, lanes)
                 };
                 DriveResources {
                     // Two lanes: the next transfer's requests are queued before the last one's drain.
@@ -115,28 +107,14 @@ impl<'a> Planner<'a> {
             spare,
             drives,
             cpu,
-            builder,
-            actions: Vec::new(),
+            plan,
             seals: vec![Vec::new(); count],
             weight_reads: vec![Vec::new(); count],
         }
     }
 
-    /// Adds a task together with its action.
-    pub fn task(
-        &mut self,
-        resource: ResourceId,
-        op: Op,
-        action: Action,
-        label: String,
-        after: &[TaskId],
-    ) -> TaskId {
-        self.actions.push(action);
-        self.builder.task(resource, op, label, after)
-    }
-
     pub fn mark(&mut self, label: &str, after: &[TaskId]) -> TaskId {
-        self.task(self.cpu, Op::Mark, Action::Mark, label.to_owned(), after)
+        self.plan.task(self.cpu, Op::Mark, Action::Mark, label.to_owned(), after)
     }
 
     pub fn drive_of(&self, part: usize) -> u32 {
@@ -150,7 +128,7 @@ impl<'a> Planner<'a> {
 
     /// Memory that is held for the whole step.
     pub fn claim(&mut self, place: Place, bytes: u64) {
-        self.builder.claim(MemoryClaim { place, bytes, from: None, to: None });
+        self.plan.graph.claim(MemoryClaim { place, bytes, from: None, to: None });
     }
 
     fn in_memory(&mut self) {
@@ -189,7 +167,12 @@ impl<'a> Planner<'a> {
         let metadata_bytes = if matches!(action, Action::Finish { .. }) { 0 } else { RECORD_BYTES };
         let resource = self.drives[drive as usize].seal;
         let op = Op::Seal { drive, metadata_bytes };
-        self.task(resource, op, action, format!("{name} on drive {drive}"), after)
+        self.plan.task(resource, op, action, format!("{name} on drive {drive}"), after)
+    }
+
+    /// A transfer between a drive and where the update runs.
+    fn storage(&self, direction: Direction, drive: u32, bytes: u64) -> Op {
+        Op::Storage { direction, drive, other: self.place(drive), bytes }
     }
 
     pub fn load(
@@ -204,27 +187,24 @@ impl<'a> Planner<'a> {
             Variable::Gradient => self.options.gradient_dtype.bytes(),
             _ => 4,
         };
-        let op = Op::Storage {
-            direction: Direction::Read,
-            drive,
-            other: self.place(drive),
-            bytes: range.elements * width,
-        };
+        let op = self.storage(Direction::Read, drive, range.elements * width);
         let label = self.label("read", variable, range);
         let resource = self.drives[drive as usize].read;
-        self.task(resource, op, Action::Load { range, variable, set }, label, after)
+        self.plan.task(resource, op, Action::Load { range, variable, set }, label, after)
     }
 
     pub fn load_pairs(&mut self, part: usize, after: &[TaskId]) -> TaskId {
         let drive = self.drive_of(part);
-        let op = Op::Storage {
-            direction: Direction::Read,
-            drive,
-            other: self.place(drive),
-            bytes: 8 * codec::kept(self.options.topk_keep, self.layout.padded(part)),
-        };
+        let pairs = codec::kept(self.options.topk_keep, self.layout.padded(part));
+        let op = self.storage(Direction::Read, drive, 8 * pairs);
         let label = format!("read kept pairs of part {part} from drive {drive}");
-        self.task(self.drives[drive as usize].read, op, Action::LoadPairs { part }, label, after)
+        self.plan.task(
+            self.drives[drive as usize].read,
+            op,
+            Action::LoadPairs { part },
+            label,
+            after,
+        )
     }
 
     pub fn update(
@@ -245,7 +225,7 @@ impl<'a> Planner<'a> {
             bytes: range.elements * (8 * variables + gradient + copy),
         };
         let label = format!("update part {}.{}", range.part, range.piece);
-        self.task(resource, op, Action::Update { range, set }, label, after)
+        self.plan.task(resource, op, Action::Update { range, set }, label, after)
     }
 
     /// Writes one variable. Waits for the header that frees the slot it goes to (see [`spare_slots`]).
@@ -259,15 +239,10 @@ impl<'a> Planner<'a> {
         let drive = self.drive_of(range.part);
         let mut after = after.to_vec();
         after.extend(self.slot_is_free(range.part));
-        let op = Op::Storage {
-            direction: Direction::Write,
-            drive,
-            other: self.place(drive),
-            bytes: range.elements * 4,
-        };
+        let op = self.storage(Direction::Write, drive, range.elements * 4);
         let label = self.label("write", variable, range);
         let resource = self.drives[drive as usize].write;
-        self.task(resource, op, Action::Store { range, variable, set }, label, &after)
+        self.plan.task(resource, op, Action::Store { range, variable, set }, label, &after)
     }
 
     /// The seal after which the destination slot of `part` is free, if it is not free from the start.
@@ -288,7 +263,7 @@ impl<'a> Planner<'a> {
         // Seals of a drive keep their order, whatever order the writes end in.
         let mut after = stores.to_vec();
         after.extend(self.seals[drive as usize].last());
-        let seal = self.task(resource, op, Action::SealPart { part }, label, &after);
+        let seal = self.plan.task(resource, op, Action::SealPart { part }, label, &after);
         self.seals[drive as usize].push(seal);
         seal
     }
@@ -303,7 +278,7 @@ impl<'a> Planner<'a> {
         };
         let label = format!("fetch weights of part {}.{}", range.part, range.piece);
         let resource = self.drives[drive as usize].up;
-        self.task(resource, op, Action::FetchWeights { range }, label, &[after])
+        self.plan.task(resource, op, Action::FetchWeights { range }, label, &[after])
     }
 
     /// Master weights read back from the drive, then rounded on the host; two buffers a drive.
@@ -319,10 +294,12 @@ impl<'a> Planner<'a> {
         let op = Op::Storage { direction: Direction::Read, drive, other: Place::HOST, bytes };
         let label = format!("read new weights of part {}.{}", range.part, range.piece);
         let resource = self.drives[drive as usize].read;
-        let read = self.task(resource, op, Action::ReadWeights { range, buffer }, label, &after);
+        let read =
+            self.plan.task(resource, op, Action::ReadWeights { range, buffer }, label, &after);
         let op = Op::Kernel { name: "cast", elements: range.elements, bytes: bytes * 2 };
         let label = format!("cast weights of part {}.{}", range.part, range.piece);
-        let cast = self.task(self.cpu, op, Action::CastWeights { range, buffer }, label, &[read]);
+        let cast =
+            self.plan.task(self.cpu, op, Action::CastWeights { range, buffer }, label, &[read]);
         self.weight_reads[drive as usize].push(cast);
         cast
     }

@@ -5,13 +5,23 @@ use nearfield_runtime::types::Variable;
 
 use super::PieceRange;
 use super::update::Planner;
+use crate::offload::options::System;
 
 /// Buffer sets of the pipelined baseline: one being read, one updated, one written.
-pub(crate) const PIPELINE_SETS: u32 = 3;
+const PIPELINE_SETS: u32 = 3;
+
+/// Buffer sets in host memory that `system` uses.
+pub(crate) const fn host_sets(system: System) -> u32 {
+    match system {
+        System::Base => 1,
+        System::BasePipe => PIPELINE_SETS,
+        _ => 0,
+    }
+}
 
 /// One subgroup after the other: read states, read gradient, update, write, each waiting for the last.
 pub(super) fn serial(planner: &mut Planner, begin: TaskId) {
-    claim_sets(planner, 1);
+    claim_sets(planner);
     let mut last = begin;
     for parts in subgroups(planner) {
         let states = load_states(planner, &parts, 0, &[last]);
@@ -27,7 +37,7 @@ pub(super) fn serial(planner: &mut Planner, begin: TaskId) {
 
 /// The same on three buffer sets, so that reading, updating and writing overlap.
 pub(super) fn pipelined(planner: &mut Planner, begin: TaskId) {
-    claim_sets(planner, PIPELINE_SETS);
+    claim_sets(planner);
     let mut free = [begin; PIPELINE_SETS as usize];
     for (index, parts) in subgroups(planner).into_iter().enumerate() {
         let set = index as u32 % PIPELINE_SETS;
@@ -41,12 +51,11 @@ pub(super) fn pipelined(planner: &mut Planner, begin: TaskId) {
     }
 }
 
-fn claim_sets(planner: &mut Planner, sets: u32) {
-    let variables = planner.options.optimizer.variables().len() as u64;
-    let width = 4 * variables + planner.options.gradient_dtype.bytes();
+fn claim_sets(planner: &mut Planner) {
+    let width = planner.options.buffer_bytes_per_element();
     let longest: u64 =
         (0..planner.layout.drives).map(|drive| planner.layout.longest(Some(drive))).sum();
-    planner.claim(Place::HOST, u64::from(sets) * width * longest);
+    planner.claim(Place::HOST, u64::from(host_sets(planner.options.system)) * width * longest);
 }
 
 /// The parts of each subgroup that are to be updated, as whole ranges.

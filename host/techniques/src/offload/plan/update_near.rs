@@ -28,7 +28,7 @@ fn serial_tasklet(planner: &mut Planner, part: usize, begin: TaskId) -> TaskId {
     let variables = planner.options.optimizer.variables();
     let allocate = Op::Kernel { name: "allocate", elements: 0, bytes: 0 };
     let label = format!("allocate buffers for part {part}");
-    let allocated = planner.task(kernel, allocate, Action::Allocate { part }, label, &[begin]);
+    let allocated = planner.plan.task(kernel, allocate, Action::Allocate { part }, label, &[begin]);
     let mut last = planner.load(range, Variable::Gradient, 0, &[allocated]);
     for &variable in variables {
         last = planner.load(range, variable, 0, &[last]);
@@ -50,13 +50,11 @@ fn serial_tasklet(planner: &mut Planner, part: usize, begin: TaskId) -> TaskId {
     planner.seal(part, &stores);
     let release = Op::Kernel { name: "release", elements: 0, bytes: 0 };
     let label = format!("free buffers of part {part}");
-    let released = planner.task(kernel, release, Action::Release { part }, label, &before_release);
-    let copy =
-        if planner.options.emits_weights() { planner.options.weights_dtype.bytes() } else { 0 };
-    let width = 4 * variables.len() as u64 + planner.options.gradient_dtype.bytes() + copy;
-    planner.builder.claim(MemoryClaim {
+    let released =
+        planner.plan.task(kernel, release, Action::Release { part }, label, &before_release);
+    planner.plan.graph.claim(MemoryClaim {
         place: Place::Local(drive),
-        bytes: width * elements,
+        bytes: planner.options.buffer_bytes_per_element() * elements,
         from: Some(allocated),
         to: Some(released),
     });

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use nearfield_runtime::graph::{Op, Place, TaskId};
 use nearfield_runtime::layout::Layout;
+use nearfield_runtime::store::spare_slots;
 use nearfield_runtime::types::{DType, Optimizer, Variable};
 use proptest::prelude::*;
 
@@ -119,7 +120,7 @@ proptest! {
         let before = |a: TaskId, b: TaskId| sets[b.index()][a.index()];
         for drive in 0..drives {
             let parts = layout.on_drive(drive);
-            let spare = update::spare_slots(parts.len() as u64) as usize;
+            let spare = spare_slots(parts.len() as u64) as usize;
             let seal = |part: usize| find(&|a| a == Action::SealPart { part })[0];
             let finish = find(&|a| a == Action::Finish { drive })[0];
             for (index, &part) in parts.iter().enumerate() {

@@ -1,0 +1,138 @@
+//! Reading what lies on a drive, with its checksum.
+
+use super::drive::DriveStore;
+use super::superblock::GradientFormat;
+use crate::error::{Error, Result};
+use crate::io::DriveFile;
+use crate::kernels::{Isa, checksum};
+use crate::types::Variable;
+
+/// One array of a part as it lies on a drive.
+#[derive(Debug, Clone, Copy)]
+pub struct StoredArray<'a> {
+    /// Index of the part in the layout.
+    pub part: usize,
+    /// Which array.
+    pub variable: Variable,
+    /// The file that holds it.
+    pub file: &'a DriveFile,
+    /// Offset in the file, bytes.
+    pub offset: u64,
+    /// Length, padding included; a multiple of 4 bytes.
+    pub bytes: u64,
+    /// The sum that its content must have.
+    pub checksum: u64,
+}
+
+impl DriveStore {
+    /// The current master weights and moments of a part, in the optimizer's order.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a part of another drive.
+    pub fn stored_state(&self, part: usize) -> Result<Vec<StoredArray<'_>>> {
+        let state = self.expected(part)?;
+        let bytes = self.spec().layout.padded(part) * 4;
+        let variables = self.superblock().optimizer.variables();
+        variables
+            .iter()
+            .zip(state.checksums)
+            .map(|(&variable, checksum)| {
+                let offset = self.data_offset(state.slot, variable)?;
+                let file = self.slots_file();
+                Ok(StoredArray { part, variable, file, offset, bytes, checksum })
+            })
+            .collect()
+    }
+
+    /// The gradient that is stored for a part: its elements, or the indices and the values of kept pairs.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when none is stored.
+    pub fn stored_gradient(&self, part: usize) -> Result<Vec<StoredArray<'_>>> {
+        let info = self.gradient_info(part)?;
+        let variables: &[Variable] = match self.superblock().gradients {
+            GradientFormat::Dense { .. } => &[Variable::Gradient],
+            GradientFormat::TopK { .. } => &[Variable::GradientIndex, Variable::GradientValue],
+        };
+        variables
+            .iter()
+            .zip(info.checksums)
+            .map(|(&variable, checksum)| {
+                let offset = self.gradient_offset(part, variable)?;
+                let bytes = self.gradient_bytes(part, variable)?;
+                let file = self.gradients_file();
+                Ok(StoredArray { part, variable, file, offset, bytes, checksum })
+            })
+            .collect()
+    }
+
+    /// The residual that step `step` starts from; `None` in a run without error feedback.
+    ///
+    /// # Errors
+    /// As [`DriveStore::residual_before`].
+    pub fn stored_residual(&self, part: usize, step: u64) -> Result<Option<StoredArray<'_>>> {
+        let Some(file) = self.residual_file() else { return Ok(None) };
+        let info = self.residual_before(part, step)?;
+        Ok(Some(StoredArray {
+            part,
+            variable: Variable::Residual,
+            file,
+            offset: info.offset,
+            bytes: self.spec().layout.padded(part) * 4,
+            checksum: info.checksum,
+        }))
+    }
+
+    /// Reads an array in pieces as long as `scratch` and returns the sum of what was read. `visit` gets each
+    /// piece with the number of bytes before it.
+    ///
+    /// # Errors
+    /// What the drive or `visit` reports.
+    pub fn read_sum(
+        &self,
+        array: &StoredArray,
+        scratch: &mut [u8],
+        visit: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<u64> {
+        let isa = Isa::detect();
+        let (mut done, mut sum) = (0, 0_u64);
+        while done < array.bytes {
+            let length = (scratch.len() as u64).min(array.bytes - done);
+            let piece = &mut scratch[..length as usize];
+            self.engine().read(array.file, array.offset + done, piece)?;
+            sum = sum.wrapping_add(checksum(isa, piece, done / 4));
+            visit(done, piece)?;
+            done += length;
+        }
+        Ok(sum)
+    }
+
+    /// [`DriveStore::read_sum`] that refuses wrong data, once all of it was visited.
+    ///
+    /// # Errors
+    /// As there, and [`Error::Corrupt`].
+    pub fn read_verified(
+        &self,
+        array: &StoredArray,
+        scratch: &mut [u8],
+        visit: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let found = self.read_sum(array, scratch, visit)?;
+        if found == array.checksum {
+            return Ok(());
+        }
+        Err(self.corrupt(array.part, array.variable, array.checksum, found))
+    }
+
+    /// The error that an array of `part` is not what was stored.
+    pub fn corrupt(&self, part: usize, variable: Variable, expected: u64, found: u64) -> Error {
+        Error::Corrupt {
+            drive: self.drive(),
+            path: self.path().to_path_buf(),
+            subgroup: self.spec().layout.parts[part].subgroup,
+            variable: variable.name().to_owned(),
+            expected,
+            found,
+        }
+    }
+}
