@@ -351,3 +351,19 @@ proptest! {
         prop_assert_eq!(&region[..], &model[..]);
     }
 }
+
+/// Once the engine's thread freed the counter that its wake-up is read to while the kernel still had that read.
+#[test]
+fn an_engine_stopped_after_its_last_transfer_leaves_no_read_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    std::fs::write(&path, [7; 4096]).unwrap();
+    let arena = Arena::new("test", 4096, false).unwrap();
+    let mut region = arena.allocate(4096).unwrap();
+    for _ in 0..5000 {
+        let engine = start(Backend::Auto, None);
+        let file = engine.open(&path, OpenMode::Read).unwrap();
+        engine.read(&file, 0, &mut region).unwrap();
+        drop(engine);
+    }
+}

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 
 use io_uring::{IoUring, Probe, opcode, types};
@@ -31,6 +32,9 @@ struct Shared {
     ring: IoUring,
     inbox: Mutex<Inbox>,
     wake: File,
+    /// Where the kernel puts what it reads from `wake`. It is here, not with the thread, because the kernel may
+    /// write to it as long as the ring exists.
+    wake_counter: AtomicU64,
     registered: RwLock<Registered>,
     depth: usize,
     faults: Option<Arc<Faults>>,
@@ -88,6 +92,7 @@ impl Ring {
             ring,
             inbox: Mutex::default(),
             wake,
+            wake_counter: AtomicU64::new(0),
             registered: RwLock::default(),
             depth: depth as usize,
             faults,
@@ -168,8 +173,7 @@ struct Worker<'a> {
     /// Requests in flight; `user_data` is the place.
     flying: Vec<Option<Block>>,
     free: Vec<usize>,
-    /// Where the wake-up counter is read to; boxed so that its address stays.
-    counter: Box<[u8; 8]>,
+    /// Whether the read of the wake-up counter is in flight.
     listening: bool,
 }
 
@@ -181,7 +185,6 @@ impl<'a> Worker<'a> {
             again: VecDeque::new(),
             flying: (0..shared.depth).map(|_| None).collect(),
             free: (0..shared.depth).rev().collect(),
-            counter: Box::new([0; 8]),
             listening: false,
         }
     }
@@ -195,8 +198,12 @@ impl<'a> Worker<'a> {
                 }
                 inbox.closed
             };
+            if !closed {
+                self.listen();
+            }
             self.fill();
-            let idle = self.free.len() == self.shared.depth;
+            let idle = self.free.len() == self.shared.depth && !self.listening;
+            // Whoever closes also wakes, so a read that is in flight comes back.
             if closed && idle && self.jobs.is_empty() && self.again.is_empty() {
                 return;
             }
@@ -213,16 +220,17 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Puts requests into the submission queue until the depth is reached.
-    fn fill(&mut self) {
+    /// Keeps a read of the wake-up counter in flight.
+    fn listen(&mut self) {
         if !self.listening {
-            let read = opcode::Read::new(
-                types::Fd(self.shared.wake.as_raw_fd()),
-                self.counter.as_mut_ptr(),
-                8,
-            );
+            let counter = self.shared.wake_counter.as_ptr().cast();
+            let read = opcode::Read::new(types::Fd(self.shared.wake.as_raw_fd()), counter, 8);
             self.listening = self.push(&read.build().user_data(WAKE));
         }
+    }
+
+    /// Puts requests into the submission queue until the depth is reached.
+    fn fill(&mut self) {
         while let Some(&place) = self.free.last() {
             let block = match self.again.pop_front() {
                 Some(block) => block,
@@ -284,7 +292,7 @@ impl<'a> Worker<'a> {
 
     fn push(&self, entry: &io_uring::squeue::Entry) -> bool {
         // SAFETY: only this thread uses the submission queue. The entry's buffer is a caller's, borrowed until
-        // its job has ended, or the boxed counter, which lives as long as the ring's thread.
+        // its job has ended, or the wake-up counter, which lives as long as the ring.
         unsafe { self.shared.ring.submission_shared().push(entry).is_ok() }
     }
 
