@@ -4,13 +4,10 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use nearfield_runtime::kernels::bandwidth::{in_place_pass, pass_bytes};
-use nearfield_runtime::kernels::{
-    GradientRef, Isa, Moments, Scalars, Segment, WeightsOut, update, update_parallel,
-};
+use nearfield_runtime::kernels::{GradientRef, Isa, Moments, Scalars, Segment, WeightsOut, update};
 use nearfield_runtime::memory::{Arena, Region};
 use nearfield_runtime::types::{HyperParameters, Optimizer, Variable};
 use rayon::ThreadPool;
-use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::output::Output;
@@ -29,7 +26,7 @@ pub struct UpdateArgs {
     #[arg(long, default_value = "adamw", value_parser = named::<Optimizer>)]
     optimizer: Optimizer,
     /// Times that everything is measured
-    #[arg(long, default_value_t = 15)]
+    #[arg(long, default_value_t = 25)]
     rounds: u32,
     /// Print JSON
     #[arg(long)]
@@ -48,10 +45,6 @@ struct Report {
     limit_seconds: f64,
     limit_gb_per_second: f64,
     ratio: f64,
-    checked_seconds: f64,
-    checked_elements_per_second: f64,
-    checked_gb_per_second: f64,
-    checked_ratio: f64,
 }
 
 /// Gradient, weights and both moments, on huge pages.
@@ -83,33 +76,8 @@ fn keeps(kind: Optimizer, variable: Variable) -> bool {
     kind.variables().contains(&variable)
 }
 
-/// The update without checksums, in equal shares on the threads of `pool`.
-fn plain(
-    pool: &ThreadPool,
-    kind: Optimizer,
-    scalars: &Scalars,
-    arrays: &mut Arrays,
-) -> nearfield_runtime::Result<()> {
-    let isa = Isa::detect();
-    let share = arrays.p.as_f32().len().div_ceil(pool.current_num_threads()).max(1);
-    let (m, v) = (keeps(kind, Variable::ExpAvg), keeps(kind, Variable::ExpAvgSq));
-    pool.install(|| {
-        arrays
-            .g
-            .as_f32()
-            .par_chunks(share)
-            .zip(arrays.p.as_f32_mut().par_chunks_mut(share))
-            .zip(arrays.m.as_f32_mut().par_chunks_mut(share))
-            .zip(arrays.v.as_f32_mut().par_chunks_mut(share))
-            .try_for_each(|(((g, p), m_share), v_share)| {
-                let moments = Moments { m: m.then_some(m_share), v: v.then_some(v_share) };
-                update(isa, kind, scalars, GradientRef::Fp32(g), p, moments, WeightsOut::None)
-            })
-    })
-}
-
 /// The update as steps run it, with the checksums of all that is read and written.
-fn checked(
+fn run_update(
     pool: &ThreadPool,
     kind: Optimizer,
     scalars: &Scalars,
@@ -124,7 +92,7 @@ fn checked(
     let g = GradientRef::Fp32(g.as_f32());
     let p = p.as_f32_mut();
     let isa = Isa::detect();
-    update_parallel(Some(pool), isa, kind, &segments, g, p, moments, WeightsOut::None, 0)?;
+    update(Some(pool), isa, kind, &segments, g, p, moments, WeightsOut::None, 0)?;
     Ok(())
 }
 
@@ -140,31 +108,22 @@ pub fn run(args: &UpdateArgs) -> anyhow::Result<()> {
     let kind = args.optimizer;
     let hyper = HyperParameters { lr: 1e-4, weight_decay: 0.01, ..HyperParameters::default() };
     let scalars = Scalars::new(kind, &hyper, 10, 1.0);
-    let [mut limit, mut update, mut sums] = [const { Vec::new() }; 3];
+    let (mut limit, mut update) = (Vec::new(), Vec::new());
     // One round more than asked for: the first warms up memory and processor. Rounds alternate, so that the
-    // machine's speed changes for all three alike.
+    // machine's speed changes for both alike.
     for round in 0..=args.rounds {
         let begin = Instant::now();
         let Arrays { g, p, m, v } = &mut arrays;
         in_place_pass(&pool, g.as_f32(), p.as_f32_mut(), m.as_f32_mut(), v.as_f32_mut());
         let pass_seconds = begin.elapsed().as_secs_f64();
-        // The pass adds what is no moment; second moments must not become negative.
-        for array in [p, m, v] {
-            array.as_f32_mut().fill(0.5);
-        }
         let begin = Instant::now();
-        plain(&pool, kind, &scalars, &mut arrays)?;
-        let plain_seconds = begin.elapsed().as_secs_f64();
-        let begin = Instant::now();
-        checked(&pool, kind, &scalars, &mut arrays)?;
-        let checked_seconds = begin.elapsed().as_secs_f64();
+        run_update(&pool, kind, &scalars, &mut arrays)?;
         if round > 0 {
             limit.push(pass_seconds);
-            update.push(plain_seconds);
-            sums.push(checked_seconds);
+            update.push(begin.elapsed().as_secs_f64());
         }
     }
-    let (limit, seconds, checked) = (median(&limit), median(&update), median(&sums));
+    let (limit, seconds) = (median(&limit), median(&update));
     let elements = args.params as f64;
     // Each stored variable is read and written, the gradient read.
     let gigabytes = elements * 4.0 * (1 + 2 * kind.variables().len()) as f64 / 1e9;
@@ -180,10 +139,6 @@ pub fn run(args: &UpdateArgs) -> anyhow::Result<()> {
         limit_seconds: limit,
         limit_gb_per_second,
         ratio: gigabytes / seconds / limit_gb_per_second,
-        checked_seconds: checked,
-        checked_elements_per_second: elements / checked,
-        checked_gb_per_second: gigabytes / checked,
-        checked_ratio: gigabytes / checked / limit_gb_per_second,
     };
     Output { json: args.json }.print("optimizer update", &report)
 }
@@ -193,19 +148,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_updates_give_the_same_weights_for_every_rule() {
+    fn the_measured_update_changes_the_weights_under_every_rule() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
         let rules = [Optimizer::Adam, Optimizer::Adamw, Optimizer::Adagrad, Optimizer::SgdMomentum];
         for kind in rules {
             let scalars = Scalars::new(kind, &HyperParameters::default(), 1, 1.0);
-            let mut results = Vec::new();
-            for work in [plain, checked] {
-                let mut arrays = Arrays::new(10_001).unwrap();
-                work(&pool, kind, &scalars, &mut arrays).unwrap();
-                assert!(arrays.p.as_f32().iter().any(|&p| p != 0.5));
-                results.push([arrays.p, arrays.m, arrays.v].map(|array| array.as_f32().to_vec()));
-            }
-            assert_eq!(results[0], results[1], "{kind:?}");
+            let mut arrays = Arrays::new(10_001).unwrap();
+            run_update(&pool, kind, &scalars, &mut arrays).unwrap();
+            assert!(arrays.p.as_f32().iter().filter(|&&p| p != 0.5).count() > 9_000, "{kind:?}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! The kernels give the bits that NumPy gives (`oracle/optimizer.py` wrote the file they are compared with).
 
-use nearfield_runtime::kernels::{GradientRef, Isa, Moments, Scalars, WeightsOut, update};
+use nearfield_runtime::kernels::{GradientRef, Isa, Moments, Scalars, Segment, WeightsOut, update};
 use nearfield_runtime::types::{HyperParameters, Optimizer};
 
 const UNSCALE: f32 = 0.125;
@@ -46,11 +46,12 @@ fn three_steps_of_every_rule_equal_numpy_bit_for_bit() {
             for (g, step) in [g1, g2, g3].into_iter().zip(1..) {
                 let scalars = Scalars::new(kind, &hyper, step, UNSCALE);
                 let g = floats(g, "g");
+                let segment = Segment { elements: g.len(), scalars };
                 let (with_m, with_v) = (kind != Optimizer::Adagrad, kind != Optimizer::SgdMomentum);
                 let moments =
                     Moments { m: with_m.then_some(&mut m[..]), v: with_v.then_some(&mut v[..]) };
                 let out = WeightsOut::Fp16(&mut half);
-                update(isa, kind, &scalars, GradientRef::Fp32(&g), &mut p, moments, out)
+                update(None, isa, kind, &[segment], GradientRef::Fp32(&g), &mut p, moments, out, 0)
                     .expect("the arrays fit");
             }
             assert_eq!(bits(&p), words(p_after, "p"), "p of {head} on {isa:?}");

@@ -2,7 +2,7 @@
 
 use nearfield_runtime::kernels::{
     GradientRef, Isa, Moments, Scalars, Segment, UpdateSums, WeightsOut, checksum, f32_to_bf16,
-    f32_to_f16, update_parallel,
+    f32_to_f16, update,
 };
 use nearfield_runtime::types::{DType, HyperParameters, Optimizer};
 
@@ -83,7 +83,7 @@ fn outcome(
         DType::Fp16 => GradientRef::Fp16(&g16),
         DType::Bf16 => GradientRef::Bf16(&g16),
     };
-    let sums = update_parallel(pool, isa, kind, &segments, g, &mut p, moments, out, FIRST_ELEMENT)
+    let sums = update(pool, isa, kind, &segments, g, &mut p, moments, out, FIRST_ELEMENT)
         .expect("the arrays fit");
     match weights {
         DType::Fp32 => assert_eq!(bits(&wide), bits(&p)),

@@ -177,7 +177,7 @@ impl BufferBank {
             }
         };
         let param = param.as_f32_mut().get_mut(..elements).ok_or_else(short)?;
-        kernels::update_parallel(
+        kernels::update(
             pool,
             isa,
             call.optimizer,

@@ -8,9 +8,9 @@ use super::isa::{Isa, for_each_isa};
 #[inline(always)]
 fn pass_body(g: &[f32], p: &mut [f32], m: &mut [f32], v: &mut [f32]) {
     for (((&g, p), m), v) in g.iter().zip(p).zip(m).zip(v) {
-        *p += g;
-        *m += g;
-        *v += g;
+        *p = if g > *p { g } else { *p };
+        *m = if g > *m { g } else { *m };
+        *v = if g > *v { g } else { *v };
     }
 }
 

@@ -3,6 +3,7 @@
 use half::slice::HalfFloatSliceExt;
 
 use super::isa::{Isa, for_each_isa};
+use super::lanes::bf16_bits;
 
 /// Rounds fp32 to fp16 bits; as many elements as the shorter slice has.
 pub fn f32_to_f16(from: &[f32], to: &mut [u16]) {
@@ -21,13 +22,8 @@ pub fn f16_to_f32(from: &[u16], to: &mut [f32]) {
 
 #[inline(always)]
 fn to_bf16_body(from: &[f32], to: &mut [u16]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        let bits = from.to_bits();
-        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-        // A NaN must not be rounded to infinity: it is cut and made quiet.
-        let quiet = (bits >> 16) | 0x40;
-        let nan = bits & 0x7fff_ffff > 0x7f80_0000;
-        *to = if nan { quiet } else { rounded } as u16;
+    for (to, &from) in to.iter_mut().zip(from) {
+        *to = bf16_bits(from);
     }
 }
 

@@ -22,4 +22,4 @@ pub use isa::Isa;
 pub use run::{GradientRef, Moments, WeightsOut};
 pub use scalars::{Scalars, Segment};
 pub use scan::{GradientScan, scan_gradient};
-pub use update::{UpdateSums, update, update_checked, update_parallel};
+pub use update::{UpdateSums, update};

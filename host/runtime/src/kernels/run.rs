@@ -43,13 +43,6 @@ impl<'a> GradientRef<'a> {
             Self::Fp16(_) | Self::Bf16(_) => 2,
         }
     }
-
-    pub(super) fn bytes(&self) -> &'a [u8] {
-        match self {
-            Self::Fp32(g) => as_bytes(g),
-            Self::Fp16(g) | Self::Bf16(g) => as_bytes(g),
-        }
-    }
 }
 
 /// Where the weights' copy in the working format goes.
@@ -66,7 +59,7 @@ pub enum WeightsOut<'a> {
 }
 
 impl WeightsOut<'_> {
-    fn len(&self) -> Option<usize> {
+    pub(super) fn len(&self) -> Option<usize> {
         match self {
             Self::None => None,
             Self::Fp32(out) => Some(out.len()),
@@ -125,10 +118,7 @@ impl<'a> Run<'a> {
             Optimizer::Adagrad => (false, true),
             Optimizer::SgdMomentum => (true, false),
         };
-        let take = |needed: bool, moment: Option<&'a mut [f32]>| {
-            if needed { moment.unwrap_or_default() } else { &mut [] }
-        };
-        let (m, v) = (take(needs_m, moments.m), take(needs_v, moments.v));
+        let (m, v) = (moments.m.unwrap_or_default(), moments.v.unwrap_or_default());
         let wanted = |needed: bool| if needed { p.len() } else { 0 };
         if g.len() != p.len()
             || m.len() != wanted(needs_m)

@@ -1,16 +1,16 @@
-//! Updates of whole runs: tiles, segments, threads, checksums.
+//! Updates of whole runs: segments, threads, checksums.
 
 use rayon::ThreadPool;
 
-use super::pass::{Arrays, Sums, pass};
+use super::pass::pass;
 use super::run::{GradientRef, Moments, Run, WeightsOut, as_bytes};
 use super::scalars::{Scalars, Segment};
-use super::{Isa, bf16_to_f32, checksum, f16_to_f32, f32_to_bf16, f32_to_f16};
+use super::{Isa, checksum, f32_to_bf16, f32_to_f16};
 use crate::error::{Error, Result};
 use crate::types::Optimizer;
 
-/// Elements that are worked on at a time: four fp32 arrays of this length stay in the first-level cache.
-const TILE: usize = 2048;
+/// Elements of which a thread's share is a multiple: a page of each fp32 array.
+const GRAIN: usize = 1024;
 
 /// Checksums of what an update has read and written, as position-weighted sums (see [`checksum`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -49,59 +49,16 @@ impl UpdateSums {
     }
 }
 
-/// Updates all elements with one set of scalars, on the calling thread.
+/// Updates runs of elements with scalars of their own, in equal shares on the threads of `pool` (without one on the
+/// calling thread), and sums what is read and written on the way: the same bits whatever the number of threads.
+///
+/// `first_element` is the place of the arrays in their subgroup. Elements beyond the last segment are padding: they
+/// are summed and copied to `out`, not updated.
 ///
 /// # Errors
-/// [`Error::Invalid`] when an array is missing or of another length.
+/// [`Error::Invalid`] when an array is missing, unwanted or of another length, or segments exceed them.
+#[allow(clippy::too_many_arguments)]
 pub fn update(
-    isa: Isa,
-    kind: Optimizer,
-    scalars: &Scalars,
-    g: GradientRef,
-    p: &mut [f32],
-    moments: Moments,
-    out: WeightsOut,
-) -> Result<()> {
-    let mut rest = Run::new(kind, g, p, moments, out)?;
-    let mut wide = [0.0; TILE];
-    while rest.len() > 0 {
-        let length = rest.len().min(TILE);
-        let (tile, next) = rest.split_at(length);
-        tile_update(isa, kind, scalars, tile, &mut wide);
-        rest = next;
-    }
-    Ok(())
-}
-
-/// Updates runs of elements with scalars of their own, and sums what is read and written on the way.
-///
-/// `first_element` is the place of the arrays in their subgroup; it must be even for 16-bit gradients.
-/// Elements beyond the last segment are padding: they are summed and copied to `out`, not updated.
-///
-/// # Errors
-/// [`Error::Invalid`] when an array is missing or of another length, or segments exceed them.
-#[allow(clippy::too_many_arguments)]
-pub fn update_checked(
-    isa: Isa,
-    kind: Optimizer,
-    segments: &[Segment],
-    g: GradientRef,
-    p: &mut [f32],
-    moments: Moments,
-    out: WeightsOut,
-    first_element: u64,
-) -> Result<UpdateSums> {
-    let run = Run::new(kind, g, p, moments, out)?;
-    check_segments(segments, run.len(), g, first_element)?;
-    Ok(checked(isa, kind, segments, run, 0, first_element))
-}
-
-/// [`update_checked`] in equal shares on the threads of `pool`; the same bits whatever their number.
-///
-/// # Errors
-/// As [`update_checked`].
-#[allow(clippy::too_many_arguments)]
-pub fn update_parallel(
     pool: Option<&ThreadPool>,
     isa: Isa,
     kind: Optimizer,
@@ -113,11 +70,11 @@ pub fn update_parallel(
     first_element: u64,
 ) -> Result<UpdateSums> {
     let run = Run::new(kind, g, p, moments, out)?;
-    check_segments(segments, run.len(), g, first_element)?;
+    check_segments(segments, run.len())?;
     let threads = pool.map_or(1, ThreadPool::current_num_threads);
-    let share = run.len().div_ceil(threads).next_multiple_of(TILE);
+    let share = run.len().div_ceil(threads).next_multiple_of(GRAIN);
     let Some(pool) = pool.filter(|_| share < run.len()) else {
-        return Ok(checked(isa, kind, segments, run, 0, first_element));
+        return Ok(share_update(isa, kind, segments, run, 0, first_element));
     };
     let mut shares = Vec::with_capacity(threads);
     let (mut rest, mut start) = (run, 0);
@@ -132,7 +89,7 @@ pub fn update_parallel(
         for (start, run, sums) in &mut shares {
             scope.spawn(move |_| {
                 if let Some(run) = run.take() {
-                    *sums = checked(isa, kind, segments, run, *start, first_element);
+                    *sums = share_update(isa, kind, segments, run, *start, first_element);
                 }
             });
         }
@@ -144,28 +101,19 @@ pub fn update_parallel(
     Ok(total)
 }
 
-fn check_segments(
-    segments: &[Segment],
-    elements: usize,
-    g: GradientRef,
-    first_element: u64,
-) -> Result<()> {
-    let covered: usize = segments.iter().map(|segment| segment.elements).sum();
-    if covered > elements {
-        return Err(Error::Invalid(format!(
-            "segments of {covered} elements exceed arrays of {elements}"
-        )));
+fn check_segments(segments: &[Segment], elements: usize) -> Result<()> {
+    let covered =
+        segments.iter().try_fold(0_usize, |sum, segment| sum.checked_add(segment.elements));
+    if covered.is_some_and(|covered| covered <= elements) {
+        return Ok(());
     }
-    if g.width() == 2 && first_element % 2 == 1 {
-        return Err(Error::Invalid(format!(
-            "a 16-bit gradient cannot start at element {first_element}"
-        )));
-    }
-    Ok(())
+    Err(Error::Invalid(format!(
+        "the segments of an update exceed its arrays of {elements} elements"
+    )))
 }
 
 /// Works through `run`, which starts `start` elements into the segments.
-fn checked(
+fn share_update(
     isa: Isa,
     kind: Optimizer,
     segments: &[Segment],
@@ -175,16 +123,16 @@ fn checked(
 ) -> UpdateSums {
     let mut sums = UpdateSums::default();
     let mut ahead = Ahead::new(segments, start);
-    let mut word = first_element + start as u64;
-    let mut wide = [0.0; TILE];
+    let mut element = first_element + start as u64;
     let mut rest = run;
     while rest.len() > 0 {
-        let length = rest.len().min(TILE);
-        let (tile, next) = rest.split_at(length);
-        sums.add(&checked_tile(isa, kind, &mut ahead, tile, word, &mut wide));
-        word += length as u64;
+        let Some((scalars, elements)) = ahead.take(rest.len()) else { break };
+        let (this, next) = rest.split_at(elements);
+        sums.add(&pass(isa, kind, scalars, this, element));
+        element += elements as u64;
         rest = next;
     }
+    sums.add(&padding(isa, rest, element));
     sums
 }
 
@@ -221,88 +169,43 @@ impl<'a> Ahead<'a> {
     }
 }
 
-fn checked_tile(
-    isa: Isa,
-    kind: Optimizer,
-    ahead: &mut Ahead,
-    tile: Run,
-    word: u64,
-    wide: &mut [f32; TILE],
-) -> UpdateSums {
-    let Run { g, p, m, v, out } = tile;
-    let length = p.len();
-    let mut sums = UpdateSums::default();
-    let (g, mode) = match g {
-        GradientRef::Fp32(g) => (g, Sums::All),
-        GradientRef::Fp16(_) | GradientRef::Bf16(_) => {
-            // Two elements share a word, so the sum is not the pass's business.
-            sums.gradient_in = checksum(isa, g.bytes(), word / 2);
-            (widen(g, wide), Sums::State)
-        }
-    };
-    let mut at = 0;
-    while at < length {
-        let next = ahead.take(length - at);
-        let end = next.map_or(length, |(_, elements)| at + elements);
-        let part = at.min(m.len())..end.min(m.len());
-        let m = &mut m[part];
-        let part = at.min(v.len())..end.min(v.len());
-        let v = &mut v[part];
-        let (g, p) = (&g[at..end], &mut p[at..end]);
-        let first = word + at as u64;
-        match next {
-            Some((scalars, _)) => {
-                sums.add(&pass(isa, kind, mode, scalars, Arrays { g, p, m, v }, first));
-            }
-            None => sums.add(&padding_sums(isa, mode, g, p, m, v, first)),
-        }
-        at = end;
-    }
-    emit(p, out);
-    sums
-}
-
-/// The sums of elements that no segment covers: what comes out is what went in.
-fn padding_sums(
-    isa: Isa,
-    mode: Sums,
-    g: &[f32],
-    p: &[f32],
-    m: &[f32],
-    v: &[f32],
-    first: u64,
-) -> UpdateSums {
-    let sum = |data: &[f32]| checksum(isa, as_bytes(data), first);
-    let gradient_in = if mode == Sums::All { sum(g) } else { 0 };
-    let (p, m, v) = (sum(p), sum(m), sum(v));
-    UpdateSums { gradient_in, param_in: p, m_in: m, v_in: v, param_out: p, m_out: m, v_out: v }
-}
-
-/// Updates at most [`TILE`] elements, without sums.
-fn tile_update(isa: Isa, kind: Optimizer, s: &Scalars, tile: Run, wide: &mut [f32; TILE]) {
-    let Run { g, p, m, v, out } = tile;
-    let g = widen(g, wide);
-    pass(isa, kind, Sums::None, s, Arrays { g, p: &mut *p, m, v }, 0);
-    emit(p, out);
-}
-
-/// The gradient in fp32; 16-bit ones are widened into `wide`.
-fn widen<'a>(g: GradientRef<'a>, wide: &'a mut [f32; TILE]) -> &'a [f32] {
-    let wide = &mut wide[..g.len()];
-    match g {
-        GradientRef::Fp32(g) => return g,
-        GradientRef::Fp16(bits) => f16_to_f32(bits, wide),
-        GradientRef::Bf16(bits) => bf16_to_f32(bits, wide),
-    }
-    wide
-}
-
-fn emit(p: &[f32], out: WeightsOut) {
+/// Elements that no segment covers: what comes out is what went in.
+fn padding(isa: Isa, run: Run, first_element: u64) -> UpdateSums {
+    let Run { g, p, m, v, out } = run;
+    let sum = |data: &[f32]| checksum(isa, as_bytes(data), first_element);
+    let (param, m, v) = (sum(p), sum(m), sum(v));
     match out {
         WeightsOut::None => {}
         WeightsOut::Fp32(out) => out.copy_from_slice(p),
         WeightsOut::Fp16(out) => f32_to_f16(p, out),
         WeightsOut::Bf16(out) => f32_to_bf16(p, out),
+    }
+    UpdateSums {
+        gradient_in: gradient_sum(isa, g, first_element),
+        param_in: param,
+        m_in: m,
+        v_in: v,
+        param_out: param,
+        m_out: m,
+        v_out: v,
+    }
+}
+
+/// The checksum of a gradient that may begin in the middle of a word.
+fn gradient_sum(isa: Isa, g: GradientRef, first_element: u64) -> u64 {
+    match g {
+        GradientRef::Fp32(g) => checksum(isa, as_bytes(g), first_element),
+        GradientRef::Fp16(bits) | GradientRef::Bf16(bits) => match bits.split_first() {
+            Some((&first, others)) if first_element % 2 == 1 => {
+                let word = u32::from(first) << 16;
+                checksum(isa, &word.to_le_bytes(), first_element / 2).wrapping_add(checksum(
+                    isa,
+                    as_bytes(others),
+                    first_element / 2 + 1,
+                ))
+            }
+            _ => checksum(isa, as_bytes(bits), first_element / 2),
+        },
     }
 }
 

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::kernels::{bf16_to_f32, f16_to_f32};
 use crate::types::HyperParameters;
 
 const KINDS: [Optimizer; 4] =
@@ -107,8 +108,7 @@ fn run(
     let mut copy = vec![0; length];
     let out = WeightsOut::Bf16(&mut copy);
     let g = GradientRef::Fp32(&g);
-    let sums =
-        update_parallel(Some(&pool), isa, kind, segments, g, &mut p, moments, out, 0).unwrap();
+    let sums = update(Some(&pool), isa, kind, segments, g, &mut p, moments, out, 0).unwrap();
     let mut again = vec![0; length];
     f32_to_bf16(&p, &mut again);
     assert_eq!(copy, again);
@@ -138,15 +138,37 @@ fn every_isa_and_thread_count_gives_the_bits_of_the_plain_rule() {
     }
 }
 
+/// AdamW on all elements with one set of scalars.
+fn adamw(
+    isa: Isa,
+    scalars: Scalars,
+    g: GradientRef,
+    p: &mut [f32],
+    moments: Moments,
+) -> Result<UpdateSums> {
+    let segments = [Segment { elements: p.len(), scalars }];
+    update(None, isa, Optimizer::Adamw, &segments, g, p, moments, WeightsOut::None, 0)
+}
+
 #[test]
 fn arrays_of_different_length_are_refused() {
     let s = Scalars::new(Optimizer::Adamw, &hyper(1e-3, 0.0), 1, 1.0);
     let (mut p, mut m) = ([0.0; 4], [0.0; 4]);
     let moments = Moments { m: Some(&mut m), v: None };
     let g = GradientRef::Fp32(&[0.0; 4]);
-    assert!(
-        update(Isa::Scalar, Optimizer::Adamw, &s, g, &mut p, moments, WeightsOut::None).is_err()
-    );
+    assert!(adamw(Isa::Scalar, s, g, &mut p, moments).is_err());
+}
+
+#[test]
+fn a_moment_that_the_rule_does_not_keep_is_refused() {
+    let scalars = Scalars::new(Optimizer::SgdMomentum, &hyper(1e-3, 0.0), 1, 1.0);
+    let (mut p, mut m, mut v) = ([0.0; 4], [0.0; 4], [0.0; 4]);
+    let moments = Moments { m: Some(&mut m), v: Some(&mut v) };
+    let g = GradientRef::Fp32(&[0.0; 4]);
+    let segments = [Segment { elements: 4, scalars }];
+    let kind = Optimizer::SgdMomentum;
+    let out = WeightsOut::None;
+    assert!(update(None, Isa::Scalar, kind, &segments, g, &mut p, moments, out, 0).is_err());
 }
 
 #[test]
@@ -166,8 +188,7 @@ fn sixteen_bit_gradients_equal_their_widened_values() {
         let update_with = |g: GradientRef| {
             let (_, mut p, mut m, mut v) = arrays(3000);
             let moments = Moments { m: Some(&mut m), v: Some(&mut v) };
-            update(Isa::detect(), Optimizer::Adamw, &scalars, g, &mut p, moments, WeightsOut::None)
-                .unwrap();
+            adamw(Isa::detect(), scalars, g, &mut p, moments).unwrap();
             bits(&p)
         };
         let narrow = if half { GradientRef::Fp16(&narrow) } else { GradientRef::Bf16(&narrow) };
@@ -185,23 +206,82 @@ fn one_adam_step_is_bounded_even_for_rare_gradients() {
         let s = Scalars::new(Optimizer::Adamw, &h, step, 1.0);
         let before = p[0];
         let moments = Moments { m: Some(&mut m), v: Some(&mut v) };
-        update(
-            Isa::detect(),
-            Optimizer::Adamw,
-            &s,
-            GradientRef::Fp32(&[g]),
-            &mut p,
-            moments,
-            WeightsOut::None,
-        )
-        .unwrap();
+        adamw(Isa::detect(), s, GradientRef::Fp32(&[g]), &mut p, moments).unwrap();
         let bias = (1.0 - h.beta2.powf(step as f64)).sqrt() / (1.0 - h.beta1.powf(step as f64));
         assert!(f64::from((p[0] - before).abs()) <= bound * bias.max(1.0) * 1.0001, "step {step}");
     }
 }
 
+/// Every sign and exponent, with significands around the rounding boundaries of the 16-bit formats.
+fn boundaries() -> Vec<f32> {
+    let significands = (0..23)
+        .flat_map(|bit| [(1_u32 << bit) - 1, 1 << bit, (1 << bit) + 1, 0x7f_ffff ^ (1 << bit)]);
+    let significands: Vec<u32> = significands.chain([0, 0x1000, 0x3000, 0x8000, 0x18000]).collect();
+    let with = |top: u32| significands.iter().map(move |low| f32::from_bits(top << 23 | low));
+    (0..512).flat_map(with).collect()
+}
+
+#[test]
+fn every_isa_rounds_weights_alike_at_every_boundary_and_for_nan() {
+    let scalars = Scalars::new(Optimizer::Adamw, &hyper(0.0, 0.0), 1, 1.0);
+    let g = vec![0.0; boundaries().len()];
+    let segments = [Segment { elements: g.len(), scalars }];
+    let copy = |isa, half: bool| {
+        let (mut p, mut m, mut v) = (boundaries(), g.clone(), g.clone());
+        let mut bits = vec![0; g.len()];
+        let moments = Moments { m: Some(&mut m), v: Some(&mut v) };
+        let out = if half { WeightsOut::Fp16(&mut bits) } else { WeightsOut::Bf16(&mut bits) };
+        let g = GradientRef::Fp32(&g);
+        update(None, isa, Optimizer::Adamw, &segments, g, &mut p, moments, out, 0).unwrap();
+        bits
+    };
+    for half in [true, false] {
+        let expected: Vec<u16> = boundaries()
+            .iter()
+            .map(|&p| {
+                if half {
+                    half::f16::from_f32(p).to_bits()
+                } else {
+                    half::bf16::from_f32(p).to_bits()
+                }
+            })
+            .collect();
+        for &isa in Isa::available() {
+            assert!(copy(isa, half) == expected, "{isa:?}, fp16: {half}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn sums_of_16_bit_gradients_add_up_wherever_they_are_cut(length in 1_usize..3000, cut in any::<prop::sample::Index>()) {
+        let cut = cut.index(length);
+        let (wide, _, _, _) = arrays(length);
+        let mut g = vec![0; length];
+        f32_to_bf16(&wide, &mut g);
+        let scalars = Scalars::new(Optimizer::Adamw, &hyper(1e-3, 0.1), 1, 1.0);
+        let whole = checksum(Isa::Scalar, as_bytes(&g), 0);
+        for &isa in Isa::available() {
+            // All updated, then all padding.
+            for covered in [true, false] {
+                let (_, mut p, mut m, mut v) = arrays(length);
+                let mut total = UpdateSums::default();
+                for (from, to) in [(0, cut), (cut, length)] {
+                    let moments = Moments { m: Some(&mut m[from..to]), v: Some(&mut v[from..to]) };
+                    let elements = if covered { to - from } else { 0 };
+                    let g = GradientRef::Bf16(&g[from..to]);
+                    total.add(&update(
+                        None, isa, Optimizer::Adamw, &[Segment { elements, scalars }], g, &mut p[from..to], moments,
+                        WeightsOut::None, from as u64,
+                    ).unwrap());
+                }
+                prop_assert_eq!(total.gradient_in, whole);
+                prop_assert_eq!(total.param_out, checksum(isa, as_bytes(&p), 0));
+            }
+        }
+    }
+
     #[test]
     fn segments_have_their_own_scalars_and_padding_is_left_alone(
         lengths in prop::collection::vec(0_usize..4000, 1..4), padding in 0_usize..3000,
@@ -219,7 +299,7 @@ proptest! {
     #[test]
     fn sums_of_pieces_add_up_to_the_sums_of_the_whole(length in 1_usize..9000, cut in any::<prop::sample::Index>()) {
         let kind = Optimizer::Adamw;
-        let cut = cut.index(length) / 2 * 2;
+        let cut = cut.index(length);
         let scalars = Scalars::new(kind, &hyper(1e-3, 0.1), 1, 1.0);
         let (whole, sums) = run(Isa::detect(), kind, length, &[Segment { elements: length, scalars }], 1);
         let (g, mut p, mut m, mut v) = arrays(length);
@@ -228,7 +308,7 @@ proptest! {
             let moments = Moments { m: Some(&mut m[from..to]), v: Some(&mut v[from..to]) };
             let segments = [Segment { elements: to - from, scalars }];
             let g = GradientRef::Fp32(&g[from..to]);
-            total.add(&update_checked(Isa::detect(), kind, &segments, g, &mut p[from..to], moments, WeightsOut::None, from as u64).unwrap());
+            total.add(&update(None, Isa::detect(), kind, &segments, g, &mut p[from..to], moments, WeightsOut::None, from as u64).unwrap());
         }
         prop_assert_eq!(total, sums);
         prop_assert_eq!(bits(&p), whole.p);

@@ -106,7 +106,7 @@ impl MemoryState {
             DType::Bf16 => WeightsOut::Bf16(copy),
         };
         let moments = Moments { m, v };
-        kernels::update_parallel(
+        kernels::update(
             Some(pool),
             isa,
             self.optimizer,
