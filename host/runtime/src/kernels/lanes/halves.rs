@@ -8,11 +8,13 @@ pub(super) mod of_256 {
     /// 16 bytes can be read, and the processor has AVX2 and F16C; so it is for every function here.
     #[inline(always)]
     pub unsafe fn load_f16(from: *const u16) -> __m256 {
+        // SAFETY: the caller's promise.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
     }
 
     #[inline(always)]
     pub unsafe fn load_bf16(from: *const u16) -> __m256 {
+        // SAFETY: the caller's promise.
         unsafe {
             let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
@@ -23,6 +25,7 @@ pub(super) mod of_256 {
     /// 16 bytes can be written.
     #[inline(always)]
     pub unsafe fn store_f16(value: __m256, to: *mut u16) {
+        // SAFETY: the caller's promise.
         unsafe {
             let bits = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value);
             _mm_storeu_si128(to.cast(), bits);
@@ -33,6 +36,7 @@ pub(super) mod of_256 {
     /// 16 bytes can be written.
     #[inline(always)]
     pub unsafe fn store_bf16(value: __m256, to: *mut u16) {
+        // SAFETY: the caller's promise.
         unsafe {
             let bits = _mm256_castps_si256(value);
             let top = _mm256_srli_epi32::<16>(bits);
@@ -51,6 +55,7 @@ pub(super) mod of_256 {
     /// Four words of two elements, each in 64 bits.
     #[inline(always)]
     pub unsafe fn load_words(from: *const u16) -> __m256i {
+        // SAFETY: the caller's promise.
         unsafe { _mm256_cvtepu32_epi64(_mm_loadu_si128(from.cast())) }
     }
 }
@@ -63,11 +68,13 @@ pub(super) mod of_512 {
     /// 32 bytes can be read, and the processor has AVX-512 F; so it is for every function here.
     #[inline(always)]
     pub unsafe fn load_f16(from: *const u16) -> __m512 {
+        // SAFETY: the caller's promise.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
     }
 
     #[inline(always)]
     pub unsafe fn load_bf16(from: *const u16) -> __m512 {
+        // SAFETY: the caller's promise.
         unsafe {
             let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words))
@@ -78,6 +85,7 @@ pub(super) mod of_512 {
     /// 32 bytes can be written.
     #[inline(always)]
     pub unsafe fn store_f16(value: __m512, to: *mut u16) {
+        // SAFETY: the caller's promise.
         unsafe {
             let bits = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value);
             _mm256_storeu_si256(to.cast(), bits);
@@ -88,6 +96,7 @@ pub(super) mod of_512 {
     /// 32 bytes can be written.
     #[inline(always)]
     pub unsafe fn store_bf16(value: __m512, to: *mut u16) {
+        // SAFETY: the caller's promise.
         unsafe {
             let bits = _mm512_castps_si512(value);
             let top = _mm512_srli_epi32::<16>(bits);
@@ -104,6 +113,7 @@ pub(super) mod of_512 {
     /// Eight words of two elements, each in 64 bits.
     #[inline(always)]
     pub unsafe fn load_words(from: *const u16) -> __m512i {
+        // SAFETY: the caller's promise.
         unsafe { _mm512_cvtepu32_epi64(_mm256_loadu_si256(from.cast())) }
     }
 }
