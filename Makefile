@@ -1,6 +1,7 @@
 # Nearfield. `make train` and `make test` work on a fresh Debian machine with Rust and Python 3.
 
 TORCH_VERSION := 2.13.0
+MDBOOK_VERSION := 0.5.4
 PYTHON ?= python3
 VENV := .venv
 NEARFIELD := target/release/nearfield
@@ -17,7 +18,7 @@ export LIBTORCH_USE_PYTORCH := 1
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 endif
 
-.PHONY: help build train test check docs bench clean system-packages
+.PHONY: help build train test test-long check docs bench peers clean system-packages
 
 help: ## Shows this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,19 +33,25 @@ train: build ## Trains a small GPT on four drives (DATA=path for your own text, 
 test: system-packages $(TORCH_READY) ## Runs all tests
 	cargo test --release --workspace
 
+test-long: system-packages $(TORCH_READY) ## Runs the tests that take many minutes
+	cargo test --release --workspace -- --ignored
+
 check: system-packages $(TORCH_READY) ## Formatting, lints and documentation
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps
 
 docs: ## Builds the book in docs/book
-	@command -v mdbook >/dev/null || cargo install mdbook --locked
-	mdbook build docs
+	@command -v mdbook >/dev/null || [ -x .tools/bin/mdbook ] || cargo install mdbook --version $(MDBOOK_VERSION) --locked --root .tools
+	PATH="$$PATH:$(CURDIR)/.tools/bin" mdbook build docs
 
 bench: build ## Measures update, codec and storage against this machine's limits
 	$(NEARFIELD) bench update
 	$(NEARFIELD) bench codec
 	$(NEARFIELD) bench io --drive $(RUN)
+
+peers: build ## Measures update and step beside PyTorch and DeepSpeed (installs them in .venv-peers)
+	scripts/peers/run.sh $(RUN)
 
 system-packages: ## Installs what a bare Debian machine lacks
 	@scripts/system-packages.sh

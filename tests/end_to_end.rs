@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -35,6 +36,10 @@ impl Place {
     }
 
     fn train(&self, system: &str, drives: &[PathBuf], more: &[&str]) -> Output {
+        self.command(system, drives, more).output().unwrap()
+    }
+
+    fn command(&self, system: &str, drives: &[PathBuf], more: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nearfield"));
         // The command must run without any of the variables that it was built with.
         command.env_clear().env("HOME", self.root.path()).arg("train");
@@ -47,7 +52,24 @@ impl Place {
         );
         command.args("--subgroup-size 9000 --sample 0 --threads 1 --compute cpu".split(' '));
         command.arg("--out").arg(self.path("out")).arg("--report").arg(self.path("r.json"));
-        command.args(more).output().unwrap()
+        command.args(more);
+        command
+    }
+
+    /// Begins a run and waits until it has done some iterations.
+    fn begin(&self, system: &str, drives: &[PathBuf], more: &[&str], iterations: usize) -> Child {
+        let _ = std::fs::remove_file(self.path("out/metrics.jsonl"));
+        let mut command = self.command(system, drives, more);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let done = || {
+            let text = std::fs::read_to_string(self.path("out/metrics.jsonl")).unwrap_or_default();
+            text.lines().count()
+        };
+        while done() < iterations {
+            assert!(child.try_wait().unwrap().is_none(), "ended before iteration {iterations}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        child
     }
 
     fn report(&self) -> Value {
@@ -124,6 +146,117 @@ fn a_run_killed_anywhere_and_resumed_ends_like_one_never_killed() {
         assert_eq!(report["state_digest"], expected["state_digest"], "{kill}");
         assert_eq!(report["loss"], expected["loss"], "{kill}");
     }
+}
+
+/// Kills a run with SIGKILL after a random time, again and again, until it ends.
+fn killed_at_random_times(seeds: std::ops::Range<u64>) {
+    const STEPS: &str = "12";
+    let place = Place::new();
+    succeeded(&place.train("memory", &[], &["--steps", STEPS]));
+    let expected = place.report();
+    let drives = place.drives(2);
+    let mut hits = 0;
+    for seed in seeds {
+        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut wait = |most_millis: u64| {
+            random = (random ^ (random >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            std::thread::sleep(Duration::from_micros((random >> 24) % (1000 * most_millis)));
+        };
+        let mut child = place.begin("su+o", &drives, &["--steps", STEPS, "--overwrite"], 1);
+        wait(100);
+        // Later kills also meet runs that are starting or recovering.
+        for _ in 0..2 {
+            child.kill().unwrap();
+            hits += u64::from(!child.wait().unwrap().success());
+            let mut command = place.command("su+o", &drives, &["--steps", STEPS, "--resume"]);
+            child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            wait(600);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        succeeded(&place.train("su+o", &drives, &["--steps", STEPS, "--resume"]));
+        let report = place.report();
+        assert_eq!(report["state_digest"], expected["state_digest"], "seed {seed}");
+        assert_eq!(report["loss"], expected["loss"], "seed {seed}");
+        succeeded(&state("verify", &drives));
+    }
+    assert!(hits > 0, "no kill hit a running process");
+}
+
+#[test]
+fn a_run_killed_at_random_times_ends_like_one_never_killed() {
+    killed_at_random_times(0..4);
+}
+
+#[test]
+#[ignore = "several minutes"]
+fn a_run_killed_at_random_times_ends_like_one_never_killed_over_hundreds_of_seeds() {
+    killed_at_random_times(1000..1200);
+}
+
+#[test]
+fn ctrl_c_ends_after_the_step_and_the_run_can_be_continued() {
+    let place = Place::new();
+    succeeded(&place.train("memory", &[], &["--steps", "40"]));
+    let expected = place.report();
+    let drives = place.drives(2);
+    let mut child = place.begin("su+o", &drives, &["--steps", "40", "--overwrite"], 2);
+    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupt.success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let report = place.report();
+    assert_eq!(report["interrupted"], true);
+    let steps = report["steps"].as_u64().unwrap();
+    assert!((2..40).contains(&steps), "{steps}");
+    assert_eq!(report["loss"].as_array().unwrap().len() as u64, steps);
+    succeeded(&state("verify", &drives));
+    succeeded(&place.train("su+o", &drives, &["--steps", "40", "--resume"]));
+    assert_eq!(place.report()["state_digest"], expected["state_digest"]);
+    assert_eq!(place.report()["loss"], expected["loss"]);
+}
+
+#[test]
+fn compressed_gradients_still_lower_the_loss_and_end_near_dense_ones() {
+    let place = Place::new();
+    let drives = place.drives(2);
+    let flags = ["--steps", "60", "--lr", "0.003", "--overwrite"];
+    let last = |more: &[&str], system| {
+        succeeded(&place.train(system, &drives, &[&flags[..], more].concat()));
+        let report = place.report();
+        let losses: Vec<f64> = serde_json::from_value(report["loss"].clone()).unwrap();
+        for (link, bytes) in report["traffic"].as_object().unwrap() {
+            assert_eq!(bytes["predicted"], bytes["measured"], "{system} {link}");
+        }
+        (losses[0], losses[50..].iter().sum::<f64>() / 10.0)
+    };
+    let (first, dense) = last(&[], "su+o");
+    let (same, compressed) = last(&["--topk-keep", "0.05"], "su+o+c");
+    assert_eq!(first, same);
+    assert!(dense < first - 1.0, "{first} -> {dense}");
+    assert!(compressed < first - 0.5 * (first - dense), "{first} -> {compressed}, dense {dense}");
+}
+
+#[test]
+fn the_reference_lists_every_flag_and_no_other() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfield"));
+    let help = command.env_clear().args(["train", "--help"]).output().unwrap().stdout;
+    let help = String::from_utf8(help).unwrap();
+    let flags = |line: &str| {
+        let flag = line.trim_start().split(|c: char| c.is_whitespace() || c == '=').next();
+        flag.filter(|flag| flag.starts_with("--")).map(str::to_owned)
+    };
+    let mut helped: Vec<String> = help.lines().filter_map(flags).collect();
+    helped.retain(|flag| flag != "--help");
+    let reference = include_str!("../docs/src/reference/flags.md");
+    let listed = reference.lines().filter_map(|line| {
+        let flag = line.strip_prefix("| `")?.split('`').next()?;
+        flag.starts_with("--").then(|| flag.to_owned())
+    });
+    let mut listed: Vec<String> = listed.collect();
+    helped.sort();
+    listed.sort();
+    assert!(helped.len() > 40, "{helped:?}");
+    assert_eq!(listed, helped);
 }
 
 #[test]

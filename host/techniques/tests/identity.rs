@@ -4,9 +4,12 @@
 
 mod toy;
 
+use nearfield_runtime::device::SpeedLimits;
 use nearfield_runtime::types::{DType, Optimizer};
 use nearfield_techniques::offload::plan::formulas;
-use nearfield_techniques::offload::{OffloadEngine, OffloadOptions, Placement, System, Upstream};
+use nearfield_techniques::offload::{
+    DeviceChoice, OffloadEngine, OffloadOptions, Placement, System, Upstream,
+};
 
 const STEPS: u64 = 4;
 
@@ -128,5 +131,35 @@ fn measured_bytes_equal_the_graph_and_the_formula() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn an_emulated_device_gives_the_same_bits_and_keeps_to_its_limits() {
+    let options = options(System::SuO);
+    let expected = toy::run(options.clone(), 1, 9_000, 2);
+    let root = tempfile::tempdir().unwrap();
+    let (model, units) = toy::model(9_000);
+    let mut config = toy::config(options, toy::directories(root.path(), 1), units.clone());
+    let (read, write, shared) = (40_000_000, 25_000_000, 50_000_000);
+    let limits = SpeedLimits { media_read: Some(read), media_write: Some(write), internal: None };
+    config.device = DeviceChoice::Emulated { limits, shared: Some(shared) };
+    let mut engine =
+        OffloadEngine::create(&config, model, false, &toy::record(0, 1.0), &toy::initial).unwrap();
+    assert!(engine.describe().contains("emulated"));
+    let begin = std::time::Instant::now();
+    toy::steps(&mut engine, &units, 2, 1.0).unwrap();
+    let seconds = begin.elapsed().as_secs_f64();
+    assert_eq!(toy::state(&engine), expected);
+    let traffic = engine.traffic();
+    assert_eq!(traffic, engine.predicted_step_traffic().times(2));
+    for (bytes, rate) in [
+        (traffic.media_read, read),
+        (traffic.media_write, write),
+        (traffic.shared_down, shared),
+        (traffic.shared_up, shared),
+    ] {
+        let least = bytes as f64 / rate as f64;
+        assert!(seconds >= least && least > 0.01, "{bytes} bytes at {rate} in {seconds} s");
     }
 }

@@ -67,6 +67,9 @@ pub fn build(trainer: &Trainer, ending: &Ending) -> Result<Value> {
             "accumulators": trainer.accumulator_bytes(),
             "process": process_peak_bytes(),
         },
+        "memory_predicted": {
+            "device_local": budget.device_local_bytes.iter().max(),
+        },
         "phase_seconds": {
             "forward": sum(|line| line.forward_seconds),
             "backward": sum(|line| line.backward_seconds),
@@ -100,11 +103,13 @@ pub fn tables(report: &Value, usage: &[ResourceUse]) -> String {
         right("-".into()),
         right(human_bytes(metadata)),
     ]);
-    let mut memory = table(&["memory", "bytes"]);
+    let mut memory = table(&["memory", "predicted", "measured"]);
     for (name, bytes) in report["memory_peak"].as_object().into_iter().flatten() {
+        let cell = |bytes: &Value| right(bytes.as_u64().map_or_else(|| "-".into(), human_bytes));
         memory.add_row(vec![
             Cell::new(name.replace('_', " ")),
-            right(human_bytes(bytes.as_u64().unwrap_or(0))),
+            cell(&report["memory_predicted"][name]),
+            cell(bytes),
         ]);
     }
     let mut phases = table(&["phase", "seconds"]);

@@ -72,6 +72,39 @@ mod tests {
     use super::super::{TopK, scatter};
     use super::*;
 
+    /// Loss after gradient descent on an ill-conditioned quadratic `Σ hᵢ·xᵢ²/2` whose gradients are selected.
+    fn quadratic(keep: f64, feedback: bool) -> f64 {
+        const STEPS: usize = 300;
+        let length = 4096;
+        let h: Vec<f32> = (0..length).map(|i| 0.01_f32.powf(i as f32 / length as f32)).collect();
+        let mut x = vec![1.0_f32; length];
+        let mut residual = vec![0.0; length];
+        let mut topk = TopK::new(length, 1).unwrap();
+        for _ in 0..STEPS {
+            let mut gradient: Vec<f32> = h.iter().zip(&x).map(|(h, x)| h * x).collect();
+            if feedback {
+                ErrorFeedback::add(&residual, 1.0, &mut gradient).unwrap();
+            }
+            let pairs = super::super::kept(keep, length as u64) as usize;
+            let (mut indices, mut values) = (vec![0; pairs], vec![0.0; pairs]);
+            topk.select(&gradient, pairs, &mut indices, &mut values).unwrap();
+            ErrorFeedback::keep(&gradient, &indices, 1.0, &mut residual).unwrap();
+            for (&index, value) in indices.iter().zip(&values) {
+                x[index as usize] -= 0.5 * value;
+            }
+        }
+        h.iter().zip(&x).map(|(h, x)| f64::from(h * x * x) / 2.0).sum()
+    }
+
+    #[test]
+    fn selection_alone_lags_on_an_ill_conditioned_problem_and_feedback_mends_it() {
+        let dense = quadratic(1.0, false);
+        let alone = quadratic(0.01, false);
+        let mended = quadratic(0.01, true);
+        assert!(alone > 3.0 * dense, "{alone} {dense}");
+        assert!(mended < alone, "{mended} {alone}");
+    }
+
     proptest! {
         #[test]
         fn kept_values_and_residual_add_up_to_the_gradient(
