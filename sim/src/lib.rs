@@ -2,11 +2,13 @@
 //!
 //! The graph that the runtime's threaded executor runs for real is run here by a [`VirtualExecutor`], whose clock is
 //! that of a described machine: a [`CostModel`] says for each task how long it computes and over which [`Link`]s how
-//! many bytes it moves. Concurrent transfers share links max-min fairly. Both executors return the same
+//! many bytes it moves, and a [`fabric::Fabric`] is such a machine read from a file. Concurrent transfers share links
+//! max-min fairly. Both executors return the same
 //! [`nearfield_runtime::timeline::Timeline`].
 
 mod cost;
 mod executor;
+pub mod fabric;
 mod network;
 
 pub use cost::{Cost, CostModel, MAX_ROUTE};

@@ -2,6 +2,7 @@
 //! the same run, and their ratio.
 #![deny(missing_docs)]
 
+pub mod calibrate;
 mod codec;
 mod io;
 mod output;

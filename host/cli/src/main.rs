@@ -1,5 +1,6 @@
 //! `nearfield`: train models whose optimizer state lives on drives.
 
+mod calibrate;
 mod state;
 mod train;
 mod values;
@@ -24,6 +25,8 @@ enum Command {
     /// Measure this machine beside its limits
     #[command(subcommand)]
     Bench(nearfield_bench::BenchArgs),
+    /// Measure this machine and write a description of it, from which `train --fabric` predicts times
+    Calibrate(calibrate::CalibrateArgs),
     /// Look at the state on drives
     #[command(subcommand)]
     State(state::StateCommand),
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Train(args) => train::run(*args),
         Command::Bench(args) => nearfield_bench::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Calibrate(args) => calibrate::run(&args).map(|()| ExitCode::SUCCESS),
         Command::State(command) => state::run(&command).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {

@@ -9,6 +9,7 @@
 pub mod data;
 pub mod error;
 pub mod generate;
+pub mod measure;
 pub mod model;
 mod random;
 pub mod scaler;

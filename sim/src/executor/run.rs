@@ -100,14 +100,14 @@ pub(super) fn run<C: CostModel>(
         begin: Vec::new(),
         told: Vec::new(),
     };
-    run.to_the_end()?;
+    run.all()?;
     let timeline = Timeline { spans: run.spans };
     let links = run.network.usage(costs.links(), timeline.seconds());
     Ok(Simulation { timeline, links })
 }
 
 impl<C: CostModel> Run<'_, C> {
-    fn to_the_end(&mut self) -> Result<()> {
+    fn all(&mut self) -> Result<()> {
         let roots = self.graph.tasks().iter().map(|task| task.id);
         let roots: Vec<TaskId> = roots.filter(|id| self.waiting[id.index()] == 0).collect();
         for id in roots {

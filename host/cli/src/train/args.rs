@@ -24,6 +24,17 @@ pub enum Compute {
     Cuda,
 }
 
+impl Compute {
+    /// The name of the device.
+    pub fn device(self) -> &'static str {
+        match self {
+            Self::Cuda => "cuda",
+            Self::Auto if std::path::Path::new("/dev/nvidia0").exists() => "cuda",
+            Self::Cpu | Self::Auto => "cpu",
+        }
+    }
+}
+
 /// Which near-storage device stands beside each drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -225,6 +236,9 @@ pub struct TrainArgs {
     /// Where the report is written [default: report.json in --out]
     #[arg(long, value_name = "FILE", help_heading = "Run")]
     pub report: Option<PathBuf>,
+    /// Description of this machine, as `nearfield calibrate` writes it; the report then has predicted times as well
+    #[arg(long, value_name = "FILE", help_heading = "Run")]
+    pub fabric: Option<PathBuf>,
     /// Write a trace of every task for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE", help_heading = "Run")]
     pub trace: Option<PathBuf>,

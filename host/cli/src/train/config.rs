@@ -141,12 +141,7 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
         loss_scale: loss_scale(args, dtype),
         clip: args.clip.unwrap_or(1.0),
         seed: args.seed.unwrap_or(0),
-        compute: match args.compute.unwrap_or(Compute::Auto) {
-            Compute::Cpu => "cpu".into(),
-            Compute::Cuda => "cuda".into(),
-            Compute::Auto if Path::new("/dev/nvidia0").exists() => "cuda".into(),
-            Compute::Auto => "cpu".into(),
-        },
+        compute: args.compute.unwrap_or(Compute::Auto).device().into(),
         threads: args.threads.unwrap_or(cores).max(1),
         evaluation_batches: args.eval_batches.unwrap_or(8),
         offload,

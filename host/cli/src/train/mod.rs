@@ -4,6 +4,7 @@ mod args;
 mod config;
 mod metrics;
 mod picture;
+mod predict;
 mod report;
 
 use std::fmt::Write;
@@ -21,7 +22,7 @@ use nearfield_train::generate::GenerateOptions;
 use nearfield_train::trainer::{IterationReport, Trainer};
 
 use args::ProgressKind;
-pub use args::TrainArgs;
+pub use args::{Compute, TrainArgs};
 use metrics::{Line, Metrics};
 
 use crate::values::human_bytes;
@@ -51,6 +52,8 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
     let trainer = Trainer::new(options)?;
+    let predicted =
+        args.fabric.as_deref().map(|fabric| predict::predict(fabric, &trainer)).transpose()?;
     let bar = progress_bar(&args, &trainer);
     if bar.is_some() || args.progress == Some(ProgressKind::None) {
         announce(&trainer);
@@ -85,6 +88,7 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
         measured,
         metadata_bytes: run.trainer.engine().metadata_bytes() - metadata,
         interrupted: stopped,
+        predicted,
     };
     let report = report::build(&run.trainer, &ending)?;
     report::write(&report_path, &report)?;

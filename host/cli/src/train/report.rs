@@ -10,6 +10,7 @@ use nearfield_train::trainer::Trainer;
 use serde_json::{Map, Value, json};
 
 use super::metrics::Line;
+use super::predict::Predicted;
 use crate::values::human_bytes;
 
 /// What is only known at the end.
@@ -24,6 +25,8 @@ pub struct Ending<'a> {
     pub metadata_bytes: u64,
     /// Whether the run was stopped before its last step.
     pub interrupted: bool,
+    /// Times that a description of the machine predicts for one iteration.
+    pub predicted: Option<Predicted>,
 }
 
 /// The report as JSON.
@@ -43,6 +46,15 @@ pub fn build(trainer: &Trainer, ending: &Ending) -> Result<Value> {
     let own = ending.lines.iter().filter(|line| line.iteration > ending.resumed_at);
     let sum = |field: fn(&Line) -> f64| own.clone().map(field).sum::<f64>();
     let steps = own.clone().count().max(1) as f64;
+    let iterations = own.clone().count() as f64;
+    let updates = own.clone().filter(|line| !line.skipped).count() as f64;
+    let predicted_seconds = ending.predicted.map(|each| {
+        json!({
+            "forward": each.forward * iterations,
+            "backward": each.backward * iterations,
+            "update": each.update * updates,
+        })
+    });
     Ok(json!({
         "system": options.offload.system.name(),
         "steps": trainer.iteration(),
@@ -75,6 +87,7 @@ pub fn build(trainer: &Trainer, ending: &Ending) -> Result<Value> {
             "backward": sum(|line| line.backward_seconds),
             "update": sum(|line| line.update_seconds),
         },
+        "predicted_phase_seconds": predicted_seconds,
         "seconds": sum(|line| line.seconds),
         "skipped_steps": trainer.skipped(),
     }))
@@ -112,11 +125,15 @@ pub fn tables(report: &Value, usage: &[ResourceUse]) -> String {
             cell(bytes),
         ]);
     }
-    let mut phases = table(&["phase", "seconds"]);
+    let mut phases = table(&["phase, seconds", "predicted", "measured"]);
     for (name, seconds) in report["phase_seconds"].as_object().into_iter().flatten() {
+        let cell = |seconds: &Value| {
+            right(seconds.as_f64().map_or_else(|| "-".into(), |seconds| format!("{seconds:.2}")))
+        };
         phases.add_row(vec![
             Cell::new(name),
-            right(format!("{:.2}", seconds.as_f64().unwrap_or(0.0))),
+            cell(&report["predicted_phase_seconds"][name]),
+            cell(seconds),
         ]);
     }
     let mut resources = table(&["resource (last step)", "busy", "of the time", "GB/s"]);

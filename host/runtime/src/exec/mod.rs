@@ -1,6 +1,7 @@
 //! Executors: they run a [`Graph`] and return its [`Timeline`].
 
 mod threaded;
+mod workers;
 
 pub use threaded::ThreadedExecutor;
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::workers::{Job, Workers};
 use super::{Executor, Work};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Op, ResourceId, TaskId};
@@ -13,9 +14,12 @@ use crate::timeline::{Span, Timeline};
 
 /// Runs each resource's tasks on threads of its own, in order of readiness (ties: graph order).
 ///
-/// Each resource with tasks gets as many threads as it has lanes, for the time of one run.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct ThreadedExecutor;
+/// Each resource with tasks gets as many threads as it has lanes. They are kept for later runs, until the executor is
+/// dropped. A run that begins while another one runs has threads of its own.
+#[derive(Debug, Default)]
+pub struct ThreadedExecutor {
+    workers: Mutex<Workers>,
+}
 
 struct State {
     /// Tasks whose predecessors have ended, per resource, first come first.
@@ -44,22 +48,20 @@ impl Executor for ThreadedExecutor {
         }
         let run = Run::new(graph, work);
         run.release_roots();
-        std::thread::scope(|scope| -> Result<()> {
-            for (index, resource) in graph.resources().iter().enumerate() {
-                for lane in 0..resource.lanes.min(tasks_on[index]) {
-                    let run = &run;
-                    let spawned = std::thread::Builder::new()
-                        .name(resource.name.clone())
-                        .spawn_scoped(scope, move || run.serve(ResourceId(index as u32), lane));
-                    if let Err(source) = spawned {
-                        let error = Error::Memory { what: "an executor thread", bytes: 0, source };
-                        run.fail(error);
-                        return Ok(());
-                    }
-                }
-            }
-            Ok(())
-        })?;
+        let jobs = graph.resources().iter().enumerate().flat_map(|(index, resource)| {
+            let run = &run;
+            (0..resource.lanes.min(tasks_on[index])).map(move |lane| {
+                let serve: Job<'_> = Box::new(move || run.serve(ResourceId(index as u32), lane));
+                (resource.name.as_str(), lane, serve)
+            })
+        });
+        let refused = |source| {
+            run.fail(Error::Memory { what: "an executor thread", bytes: 0, source });
+        };
+        match self.workers.try_lock() {
+            Some(mut workers) => workers.run(jobs, refused),
+            None => Workers::default().run(jobs, refused),
+        }
         let state = run.state.into_inner();
         match state.error {
             Some(error) => Err(error),
@@ -200,7 +202,7 @@ mod tests {
     #[test]
     fn an_empty_graph_runs() {
         let graph = GraphBuilder::new().build().unwrap();
-        let timeline = ThreadedExecutor.run(&graph, &|_: &Task| Ok(())).unwrap();
+        let timeline = ThreadedExecutor::default().run(&graph, &|_: &Task| Ok(())).unwrap();
         assert_eq!(timeline.seconds(), 0.0);
     }
 
@@ -213,7 +215,7 @@ mod tests {
         }
         let graph = builder.build().unwrap();
         let order = Mutex::new(Vec::new());
-        ThreadedExecutor
+        ThreadedExecutor::default()
             .run(&graph, &|task: &Task| {
                 order.lock().push(task.id.0);
                 Ok(())
@@ -230,7 +232,7 @@ mod tests {
         builder.task(cpu, KERNEL, "never", &[first]);
         let graph = builder.build().unwrap();
         let performed = AtomicU32::new(0);
-        let error = ThreadedExecutor
+        let error = ThreadedExecutor::default()
             .run(&graph, &|_: &Task| {
                 performed.fetch_add(1, SeqCst);
                 Err(Error::Invalid("broken".into()))
@@ -246,7 +248,8 @@ mod tests {
         let cpu = builder.resource("cpu", Place::HOST, 1);
         builder.task(cpu, KERNEL, "bad", &[]);
         let graph = builder.build().unwrap();
-        let error = ThreadedExecutor.run(&graph, &|_: &Task| panic!("boom")).unwrap_err();
+        let error =
+            ThreadedExecutor::default().run(&graph, &|_: &Task| panic!("boom")).unwrap_err();
         assert!(
             matches!(error, Error::Panic { ref label, ref message } if label == "bad" && message == "boom")
         );
@@ -261,7 +264,7 @@ mod tests {
         builder.task(cpu, KERNEL, "work", &[mark]);
         let graph = builder.build().unwrap();
         let performed = AtomicU32::new(0);
-        ThreadedExecutor
+        ThreadedExecutor::default()
             .run(&graph, &|_: &Task| {
                 performed.fetch_add(1, SeqCst);
                 Ok(())
@@ -294,7 +297,7 @@ mod tests {
             let graph = builder.build().unwrap();
             let done: Vec<AtomicU32> = (0..60).map(|_| AtomicU32::new(0)).collect();
             let running: Vec<AtomicU32> = (0..4).map(|_| AtomicU32::new(0)).collect();
-            ThreadedExecutor.run(&graph, &|task: &Task| {
+            ThreadedExecutor::default().run(&graph, &|task: &Task| {
                 let resource = task.resource.0 as usize;
                 let now = running[resource].fetch_add(1, SeqCst) + 1;
                 let mut ok = now <= graph.resources()[resource].lanes;

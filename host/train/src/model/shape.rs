@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::plan::Unit;
 use crate::error::{Error, Result};
 
 /// Sizes of a GPT-2 model.
@@ -57,6 +58,17 @@ impl Shape {
             )));
         }
         Ok(())
+    }
+
+    /// Floating-point operations of a unit's forward pass over `batch` full sequences; `elements`: the weights it reads.
+    pub fn forward_flops(&self, unit: Unit, elements: u64, batch: u32) -> u64 {
+        let tokens = u64::from(batch) * u64::from(self.seq);
+        let attention = 4 * tokens * u64::from(self.seq) * u64::from(self.hidden);
+        match unit {
+            Unit::Embed => 0,
+            Unit::Block(_) => 2 * tokens * elements + attention,
+            Unit::Head => 2 * tokens * elements,
+        }
     }
 
     /// Elements of each head.

@@ -402,16 +402,11 @@ fn unit_shapes(options: &TrainOptions, model: &Model) -> Vec<UnitShape> {
     let tokens = u64::from(options.batch) * u64::from(shape.seq);
     let unit = |plan: &UnitPlan| {
         let elements = plan.elements();
-        let attention = match plan.unit {
-            Unit::Block(_) => 4 * tokens * u64::from(shape.seq) * u64::from(shape.hidden),
-            _ => 0,
-        };
-        let matrices = if plan.unit == Unit::Embed { 0 } else { 2 * tokens * elements };
         UnitShape {
             name: plan.unit.to_string(),
             weight_elements: elements,
             output_bytes: tokens * u64::from(shape.hidden) * model.dtype().bytes(),
-            forward_flops: matrices + attention,
+            forward_flops: shape.forward_flops(plan.unit, elements, options.batch),
             forward: plan.unit != Unit::Head,
             gradients: plan
                 .completes

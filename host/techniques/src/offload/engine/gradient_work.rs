@@ -1,7 +1,7 @@
 //! The work behind the tasks of a gradient graph: the model's part and the engine's.
 
 use nearfield_runtime::Result;
-use nearfield_runtime::exec::{Executor, ThreadedExecutor, Work};
+use nearfield_runtime::exec::{Executor, Work};
 use nearfield_runtime::graph::Task;
 use nearfield_runtime::timeline::Timeline;
 
@@ -71,6 +71,6 @@ impl OffloadEngine {
     ) -> Result<Timeline> {
         let plan = self.gradient_plan(step);
         let work = GradientWork { engine: self, plan, model, loss_scale };
-        ThreadedExecutor.run(&plan.graph, &work)
+        self.executor.run(&plan.graph, &work)
     }
 }

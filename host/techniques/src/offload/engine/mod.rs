@@ -103,6 +103,7 @@ pub struct OffloadEngine {
     layout: Layout,
     isa: Isa,
     pool: Arc<ThreadPool>,
+    executor: ThreadedExecutor,
     update_plan: Plan,
     gradient_plans: [Plan; 2],
     budget: MemoryBudget,
@@ -225,7 +226,7 @@ impl OffloadEngine {
             )));
         }
         let work = UpdateWork::new(self, &self.update_plan, record, false);
-        let timeline = ThreadedExecutor.run(&self.update_plan.graph, &work)?;
+        let timeline = self.executor.run(&self.update_plan.graph, &work)?;
         self.step = record.step;
         Ok(timeline)
     }

@@ -95,7 +95,7 @@ impl OffloadEngine {
             };
             let plan = update::plan(&engine.layout, &engine.options, &redo.parts)?;
             let work = UpdateWork::new(&engine, &plan, &record, true);
-            ThreadedExecutor.run(&plan.graph, &work)?;
+            engine.executor.run(&plan.graph, &work)?;
             engine.step = recovered.step;
         }
         engine.load_weights()?;
@@ -137,6 +137,7 @@ impl Assembly {
                 pool: Arc::new(pool),
                 weights: Arc::new(HostVector::zeroed(budget.weights_bytes)),
                 budget,
+                executor: ThreadedExecutor::default(),
                 update_plan,
                 gradient_plans,
                 scratch: Mutex::default(),

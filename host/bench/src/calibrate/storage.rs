@@ -1,0 +1,164 @@
+//! Rates of one drive, through the engine that steps use.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context;
+use nearfield_runtime::Result;
+use nearfield_runtime::io::{DriveFile, IoEngine, IoOptions, OpenMode};
+use nearfield_runtime::memory::{Arena, Region};
+use nearfield_sim::fabric::{Drive, Positive, SizePoint};
+
+use super::positive;
+use crate::scratch::ScratchDirectory;
+use crate::values::median;
+
+/// Sizes of calls that are measured.
+const SIZES: [u64; 6] = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+/// Bytes of the scratch files.
+const FILE_BYTES: u64 = 512 << 20;
+/// Most bytes, and most calls, of one measurement.
+const MOST_BYTES: u64 = 256 << 20;
+const MOST_CALLS: u64 = 512;
+const ROUNDS: usize = 3;
+/// Times that a header is made durable.
+const SEALS: usize = 15;
+
+struct Probe {
+    engine: Arc<IoEngine>,
+    source: DriveFile,
+    target: DriveFile,
+    /// Two for reads and two for writes: two calls are in flight on each side, as in a step.
+    input: [Region; 2],
+    output: [Region; 2],
+    /// How far writes and reads have come in the files.
+    position: u64,
+}
+
+impl Probe {
+    fn new(directory: &Path) -> Result<Self> {
+        let engine = IoEngine::start("calibrate", &IoOptions::default())?;
+        let size = SIZES[SIZES.len() - 1];
+        let arena = Arena::new("calibration", 4 * size, false)?;
+        engine.register(&[&arena])?;
+        let create = |name: &str| {
+            let file = engine.open(&directory.join(name), OpenMode::Create)?;
+            file.reserve(FILE_BYTES)?;
+            Ok(file)
+        };
+        let (source, target) = (create("source")?, create("target")?);
+        let input = [arena.allocate(size)?, arena.allocate(size)?];
+        let mut output = [arena.allocate(size)?, arena.allocate(size)?];
+        for region in &mut output {
+            for (index, byte) in region.iter_mut().enumerate() {
+                *byte = (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[7];
+            }
+        }
+        let probe = Self { engine, source, target, input, output, position: 0 };
+        for file in [&probe.source, &probe.target] {
+            for offset in (0..FILE_BYTES).step_by(size as usize) {
+                probe.engine.write(file, offset, &probe.output[0])?;
+            }
+            probe.engine.flush(file)?;
+        }
+        Ok(probe)
+    }
+
+    /// Seconds of `calls` reads and as many writes of `size` bytes, of those that are wanted.
+    fn run(&mut self, size: u64, calls: u64, read: bool, write: bool) -> Result<f64> {
+        let begin_at = self.position;
+        self.position = (begin_at + size * calls) % FILE_BYTES;
+        let offset = move |call: u64| (begin_at + call * size) % FILE_BYTES / size * size;
+        let Self { engine, source, target, input, output, .. } = self;
+        let (engine, source, target) = (&*engine, &*source, &*target);
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for (lane, (input, output)) in (0_u64..).zip(input.iter_mut().zip(&*output)) {
+                let calls = move || (lane..calls).step_by(2);
+                if read {
+                    let input = &mut input[..size as usize];
+                    threads.push(scope.spawn(move || {
+                        calls().try_for_each(|call| engine.read(source, offset(call), input))
+                    }));
+                }
+                if write {
+                    let output = &output[..size as usize];
+                    threads.push(scope.spawn(move || {
+                        calls().try_for_each(|call| engine.write(target, offset(call), output))
+                    }));
+                }
+            }
+            threads.into_iter().try_for_each(|thread| match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })?;
+        Ok(begin.elapsed().as_secs_f64())
+    }
+
+    fn curve(&mut self, read: bool) -> anyhow::Result<Vec<SizePoint>> {
+        let points = SIZES.iter().map(|&size| {
+            let calls = (MOST_BYTES / size).min(MOST_CALLS);
+            let times = (0..ROUNDS).map(|_| self.run(size, calls, read, !read));
+            let seconds = median(&times.collect::<Result<Vec<_>>>()?);
+            Ok(SizePoint {
+                bytes: positive(size as f64)?,
+                bytes_per_second: positive((size * calls) as f64 / seconds)?,
+            })
+        });
+        points.collect()
+    }
+
+    /// Seconds of reading alone and writing alone that one second of both together is worth.
+    fn mixed(&mut self) -> anyhow::Result<Positive> {
+        let size = 16 << 20;
+        let calls = MOST_BYTES / size;
+        let mut gains = Vec::new();
+        for _ in 0..ROUNDS {
+            let read = self.run(size, calls, true, false)?;
+            let both = self.run(size, calls, true, true)?;
+            let write = self.run(size, calls, false, true)?;
+            gains.push((read + write) / both);
+        }
+        positive(median(&gains).max(1.0))
+    }
+
+    fn seal(&mut self) -> anyhow::Result<Positive> {
+        let mut times = Vec::new();
+        for _ in 0..SEALS {
+            self.run(4 << 20, 2, false, true)?;
+            let begin = Instant::now();
+            self.engine.write(&self.target, 0, &self.output[0][..4096])?;
+            self.engine.flush(&self.target)?;
+            times.push(begin.elapsed().as_secs_f64());
+        }
+        positive(median(&times))
+    }
+}
+
+pub(super) fn measure(drives: &[PathBuf]) -> anyhow::Result<Drive> {
+    let scratch = ScratchDirectory::in_each(drives)?;
+    let mut disks = BTreeSet::new();
+    for one in &scratch {
+        let metadata = std::fs::metadata(one.path())
+            .with_context(|| format!("cannot look at {}", one.path().display()))?;
+        disks.insert(metadata.dev());
+    }
+    let first = scratch.first().context("calibration needs at least one --drive")?;
+    let mut probe = Probe::new(first.path())?;
+    Ok(Drive {
+        count_max: None,
+        disks: (disks.len() < drives.len()).then_some(disks.len() as u32),
+        read: probe.curve(true)?,
+        write: probe.curve(false)?,
+        mixed_seconds_per_second: probe.mixed()?,
+        seal_seconds: probe.seal()?,
+        kernels: Default::default(),
+        internal_read_bytes_per_second: None,
+        internal_write_bytes_per_second: None,
+    })
+}

@@ -1,0 +1,65 @@
+//! `nearfield calibrate`: measures this machine and writes a description of it.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use nearfield_bench::calibrate;
+use nearfield_bench::values::named;
+use nearfield_runtime::types::DType;
+use nearfield_sim::fabric::{Fabric, Gpu, Positive, WorkPoint};
+use nearfield_train::measure::{self, BlockTime};
+
+use crate::train::Compute;
+
+/// Flags of `nearfield calibrate`.
+#[derive(Debug, clap::Args)]
+pub struct CalibrateArgs {
+    /// A drive: a directory on it. Give the flag once for each drive that is to be described
+    #[arg(long, value_name = "DIR", required = true)]
+    drive: Vec<PathBuf>,
+    /// The description to write
+    #[arg(long, value_name = "FILE", default_value = "fabric.toml")]
+    out: PathBuf,
+    /// Name of the machine in reports
+    #[arg(long, default_value = "this machine")]
+    name: String,
+    /// Where models compute: auto, cpu or cuda
+    #[arg(long, value_parser = named::<Compute>, value_name = "NAME", default_value = "auto")]
+    compute: Compute,
+    /// Number format of models: fp32, bf16 or fp16
+    #[arg(long, value_parser = named::<DType>, value_name = "DTYPE", default_value = "fp32")]
+    dtype: DType,
+    /// Threads; 0 for one a processor
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+}
+
+/// Measures and writes.
+pub fn run(args: &CalibrateArgs) -> Result<()> {
+    let threads = nearfield_bench::values::threads(args.threads);
+    eprintln!(
+        "Measuring drives, memory, kernels and blocks of models; some other load would spoil it"
+    );
+    let drive = calibrate::drive(&args.drive)?;
+    let host = calibrate::host(threads)?;
+    let blocks = measure::blocks(args.compute.device(), args.dtype, threads)?;
+    let rate = |of: fn(&BlockTime) -> (f64, f64)| -> Result<Vec<WorkPoint>> {
+        let point = |block: &BlockTime| {
+            let (flops, seconds) = of(block);
+            let positive = |value| Positive::try_from(value).map_err(anyhow::Error::msg);
+            Ok(WorkPoint { flops: positive(flops)?, flops_per_second: positive(flops / seconds)? })
+        };
+        blocks.iter().map(point).collect()
+    };
+    let gpu = Gpu {
+        forward: rate(|block| (block.forward_flops as f64, block.forward_seconds))?,
+        backward: rate(|block| (3.0 * block.forward_flops as f64, block.backward_seconds))?,
+        down_bytes_per_second: None,
+        up_bytes_per_second: None,
+    };
+    let fabric = Fabric { name: args.name.clone(), host, gpu, drive, uplink: None };
+    std::fs::write(&args.out, fabric.to_toml()?)
+        .with_context(|| format!("cannot write {} (--out)", args.out.display()))?;
+    eprintln!("Wrote {}", args.out.display());
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! What tasks take on a described machine.
+
+use arrayvec::ArrayVec;
+use nearfield_runtime::graph::{Direction, Graph, Op, Place, Task};
+use nearfield_runtime::{Error, Result};
+
+use super::numbers::{Positive, SizePoint, best_rate, rate_at};
+use super::{Fabric, Uplink};
+use crate::cost::{Cost, CostModel, MAX_ROUTE};
+use crate::network::{Link, LinkId, Use};
+
+/// The cost model of a [`Fabric`] with a number of drives.
+#[derive(Debug, Clone)]
+pub struct FabricCosts {
+    fabric: Fabric,
+    drives: u32,
+    links: Vec<Link>,
+    copy: LinkId,
+    /// The processor's time, which the kernels that it runs share.
+    cpu: LinkId,
+    gpu: [Option<LinkId>; 2],
+    uplink: [Option<LinkId>; 2],
+    /// The back end of each disk: its time, which reads and writes share.
+    media: Vec<LinkId>,
+    each: Vec<DriveLinks>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct DriveLinks {
+    read: LinkId,
+    write: LinkId,
+    internal: [Option<LinkId>; 2],
+}
+
+type Route = ArrayVec<Use, MAX_ROUTE>;
+
+/// A byte takes as much of the link as it has bytes.
+const fn whole(link: LinkId) -> Use {
+    Use { link, per_byte: 1.0 }
+}
+
+impl FabricCosts {
+    /// The machine with `drives` drives.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the machine does not take as many.
+    pub fn new(fabric: &Fabric, drives: u32) -> Result<Self> {
+        if let Some(most) = fabric.drive.count_max.filter(|&most| drives > most) {
+            return Err(Error::Invalid(format!(
+                "{drives} drives exceed drive.count_max of fabric {}, which is {most}",
+                fabric.name
+            )));
+        }
+        let mut links = Vec::new();
+        let mut add = |name: String, capacity: f64| {
+            links.push(Link { name, capacity });
+            LinkId(links.len() as u32 - 1)
+        };
+        let copy = add("host.copy".into(), fabric.host.copy_bytes_per_second.get());
+        let cpu = add("host.cpu".into(), 1.0);
+        let mut optional =
+            |name: &str, rate: Option<Positive>| rate.map(|rate| add(name.into(), rate.get()));
+        let gpu = [
+            optional("gpu.down", fabric.gpu.down_bytes_per_second),
+            optional("gpu.up", fabric.gpu.up_bytes_per_second),
+        ];
+        let of_uplink = |rate: fn(&Uplink) -> Positive| fabric.uplink.as_ref().map(rate);
+        let uplink = [
+            optional("uplink.down", of_uplink(|uplink| uplink.down_bytes_per_second)),
+            optional("uplink.up", of_uplink(|uplink| uplink.up_bytes_per_second)),
+        ];
+        let drive = &fabric.drive;
+        let disks = drive.disks.unwrap_or(drives).min(drives.max(1));
+        let media = (0..disks)
+            .map(|disk| add(format!("disk{disk}.media"), drive.mixed_seconds_per_second.get()))
+            .collect();
+        let each = (0..drives)
+            .map(|number| DriveLinks {
+                read: add(format!("drive{number}.read"), best_rate(&drive.read)),
+                write: add(format!("drive{number}.write"), best_rate(&drive.write)),
+                internal: [
+                    ("read", drive.internal_read_bytes_per_second),
+                    ("write", drive.internal_write_bytes_per_second),
+                ]
+                .map(|(name, rate)| {
+                    rate.map(|rate| add(format!("drive{number}.internal.{name}"), rate.get()))
+                }),
+            })
+            .collect();
+        Ok(Self { fabric: fabric.clone(), drives, links, copy, cpu, gpu, uplink, media, each })
+    }
+
+    fn drive(&self, number: u32) -> Result<DriveLinks> {
+        self.each.get(number as usize).copied().ok_or_else(|| {
+            Error::Invalid(format!(
+                "drive {number} is not among the {} of fabric {}",
+                self.drives, self.fabric.name
+            ))
+        })
+    }
+
+    fn storage(&self, direction: Direction, drive: u32, other: Place, bytes: u64) -> Result<Cost> {
+        let links = self.drive(drive)?;
+        let (points, link, internal, uplink) = match direction {
+            Direction::Read => {
+                (&self.fabric.drive.read, links.read, links.internal[0], self.uplink[1])
+            }
+            Direction::Write => {
+                (&self.fabric.drive.write, links.write, links.internal[1], self.uplink[0])
+            }
+        };
+        let rate = rate_at(points, bytes as f64);
+        let mut route = Route::new();
+        route.push(Use { link, per_byte: best_rate(points) / rate });
+        let disk = drive as usize % self.media.len();
+        route.push(Use { link: self.media[disk], per_byte: 1.0 / rate });
+        let beyond = if matches!(other, Place::Local(_)) { internal } else { uplink };
+        route.extend(beyond.map(whole));
+        Ok(Cost { seconds: 0.0, bytes, route })
+    }
+
+    fn transfer(&self, from: Place, to: Place, bytes: u64) -> Result<Cost> {
+        let link = match (from, to) {
+            (Place::Host(_), Place::Gpu(_)) => self.gpu[0],
+            (Place::Gpu(_), Place::Host(_)) => self.gpu[1],
+            (Place::Host(_), Place::Local(_)) => self.uplink[0],
+            (Place::Local(_), Place::Host(_)) => self.uplink[1],
+            (Place::Host(_), Place::Host(_)) => None,
+            _ => {
+                return Err(Error::Invalid(format!(
+                    "fabric {} has no route from {from} to {to}",
+                    self.fabric.name
+                )));
+            }
+        };
+        let route = Route::from_iter([whole(link.unwrap_or(self.copy))]);
+        Ok(Cost { seconds: 0.0, bytes, route })
+    }
+
+    fn kernel(&self, place: Place, name: &str, bytes: u64) -> Result<Cost> {
+        if bytes == 0 {
+            return Ok(Cost::default());
+        }
+        let own = &self.fabric.drive.kernels;
+        let missing = |key: &str| {
+            Error::Invalid(format!("fabric {}: {key}.kernels.{name} is missing", self.fabric.name))
+        };
+        let seconds = |points: &Vec<SizePoint>| bytes as f64 / rate_at(points, bytes as f64);
+        if matches!(place, Place::Local(_)) && !own.is_empty() {
+            let points = own.get(name).ok_or_else(|| missing("drive"))?;
+            return Ok(Cost::fixed(seconds(points)));
+        }
+        let points = self.fabric.host.kernels.get(name).ok_or_else(|| missing("host"))?;
+        let per_byte = seconds(points) / bytes as f64;
+        Ok(Cost {
+            seconds: 0.0,
+            bytes,
+            route: Route::from_iter([Use { link: self.cpu, per_byte }]),
+        })
+    }
+}
+
+impl CostModel for FabricCosts {
+    fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    fn cost(&self, graph: &Graph, task: &Task) -> Result<Cost> {
+        let unknown = |what: &str| {
+            Err(Error::Invalid(format!("fabric {} does not describe {what}", self.fabric.name)))
+        };
+        match task.op {
+            Op::Compute { flops, .. } => {
+                let forward = graph.phases()[task.phase.0 as usize] == "forward";
+                let gpu = &self.fabric.gpu;
+                let points = if forward { &gpu.forward } else { &gpu.backward };
+                let flops = flops as f64;
+                Ok(Cost::fixed(if flops > 0.0 { flops / rate_at(points, flops) } else { 0.0 }))
+            }
+            Op::Transfer { from, to, bytes } => self.transfer(from, to, bytes),
+            Op::Storage { direction, drive, other, bytes } => {
+                self.storage(direction, drive, other, bytes)
+            }
+            Op::Seal { .. } => Ok(Cost::fixed(self.fabric.drive.seal_seconds.get())),
+            Op::Kernel { name, bytes, .. } => {
+                let place = graph.resources()[task.resource.0 as usize].place;
+                self.kernel(place, name, bytes)
+            }
+            Op::Collective { .. } => unknown("collective operations"),
+            Op::Send { .. } | Op::Receive { .. } => unknown("messages between ranks"),
+            Op::Mark => Ok(Cost::default()),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Descriptions of machines: places, links and rates, read from TOML.
+
+mod costs;
+mod numbers;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use nearfield_runtime::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+pub use costs::FabricCosts;
+pub use numbers::{Positive, SizePoint, WorkPoint};
+
+/// A machine that trains with its state on drives. Rates are what the machine reaches, not what is printed on it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fabric {
+    /// Name for reports.
+    pub name: String,
+    /// The server.
+    pub host: Host,
+    /// The compute device; it may be the host's own processor.
+    pub gpu: Gpu,
+    /// Each drive.
+    pub drive: Drive,
+    /// The link between the host and all drives; without it, drives only share the host's memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uplink: Option<Uplink>,
+}
+
+/// The server's memory and processor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// Bytes copied a second, all copies together.
+    pub copy_bytes_per_second: Positive,
+    /// Rates of the kernels by name, counted in the bytes that a kernel touches; at least one point each.
+    pub kernels: BTreeMap<String, Vec<SizePoint>>,
+}
+
+/// The compute device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gpu {
+    /// Rates of forward passes over their operations.
+    pub forward: Vec<WorkPoint>,
+    /// Rates of backward passes, recomputation included.
+    pub backward: Vec<WorkPoint>,
+    /// Host to device; without it a copy within the host's memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub down_bytes_per_second: Option<Positive>,
+    /// Device to host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub up_bytes_per_second: Option<Positive>,
+}
+
+/// One drive, and the near-storage device beside it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drive {
+    /// Most drives that the machine takes; without it any number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count_max: Option<u32>,
+    /// Disks behind the drives, where drives are directories that share disks; without it each drive is a disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disks: Option<u32>,
+    /// Rates of reads over their size.
+    pub read: Vec<SizePoint>,
+    /// Rates of writes over their size.
+    pub write: Vec<SizePoint>,
+    /// What a disk does in a second of reading and writing together, in seconds of doing one of them: 1 when both
+    /// share one back end, 2 when neither disturbs the other.
+    pub mixed_seconds_per_second: Positive,
+    /// Seconds until a header is durable, flush included.
+    pub seal_seconds: Positive,
+    /// Rates of the kernels of the device beside the drive; without them the host's processor plays it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub kernels: BTreeMap<String, Vec<SizePoint>>,
+    /// Drive to the memory beside it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub internal_read_bytes_per_second: Option<Positive>,
+    /// Memory beside the drive to the drive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub internal_write_bytes_per_second: Option<Positive>,
+}
+
+/// The link that all drives share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Uplink {
+    /// Host to drives.
+    pub down_bytes_per_second: Positive,
+    /// Drives to host.
+    pub up_bytes_per_second: Positive,
+}
+
+impl Fabric {
+    /// Reads a description.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] that names the file, the line and the key.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Error::Invalid(format!("fabric {}: {error}", path.display())))?;
+        Self::parse(&text)
+            .map_err(|error| Error::Invalid(format!("fabric {}: {error}", path.display())))
+    }
+
+    /// Reads a description from text.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] that names the line and the key.
+    pub fn parse(text: &str) -> Result<Self> {
+        let fabric: Self =
+            toml::from_str(text).map_err(|error| Error::Invalid(error.to_string()))?;
+        fabric.check()?;
+        Ok(fabric)
+    }
+
+    /// The description as text.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it cannot be written as TOML, which is a defect.
+    pub fn to_toml(&self) -> Result<String> {
+        toml::to_string_pretty(self).map_err(|error| Error::Invalid(error.to_string()))
+    }
+
+    fn check(&self) -> Result<()> {
+        let kernels = |of: &str, kernels: &BTreeMap<String, Vec<SizePoint>>| {
+            let curves = kernels.iter().map(|(name, points)| {
+                (format!("{of}.kernels.{name}"), points.iter().map(|p| p.bytes.get()).collect())
+            });
+            curves.collect::<Vec<(String, Vec<f64>)>>()
+        };
+        let sizes = |points: &[SizePoint]| points.iter().map(|p| p.bytes.get()).collect();
+        let work = |points: &[WorkPoint]| points.iter().map(|p| p.flops.get()).collect();
+        let mut curves: Vec<(String, Vec<f64>)> = vec![
+            ("gpu.forward".into(), work(&self.gpu.forward)),
+            ("gpu.backward".into(), work(&self.gpu.backward)),
+            ("drive.read".into(), sizes(&self.drive.read)),
+            ("drive.write".into(), sizes(&self.drive.write)),
+        ];
+        curves.extend(kernels("host", &self.host.kernels));
+        curves.extend(kernels("drive", &self.drive.kernels));
+        for (key, sizes) in curves {
+            if sizes.is_empty() {
+                return Err(Error::Invalid(format!("{key}: at least one point is needed")));
+            }
+            if !sizes.is_sorted_by(|a, b| a < b) {
+                return Err(Error::Invalid(format!("{key}: sizes must ascend")));
+            }
+        }
+        for (key, count) in
+            [("drive.count_max", self.drive.count_max), ("drive.disks", self.drive.disks)]
+        {
+            if count == Some(0) {
+                return Err(Error::Invalid(format!("{key}: 0 is too few; at least 1 is needed")));
+            }
+        }
+        Ok(())
+    }
+}
