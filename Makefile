@@ -28,7 +28,8 @@ build: system-packages $(TORCH_READY) ## Builds the command at target/release/ne
 
 train: build ## Trains a small GPT on four drives (DATA=path for your own text, RUN=dir for another place)
 	@mkdir -p $(foreach k,0 1 2 3,$(RUN)/drive$(k))
-	$(NEARFIELD) train --config examples/train.toml $(DRIVES) --out $(RUN) --overwrite $(if $(DATA),--data $(DATA))
+	$(NEARFIELD) calibrate $(DRIVES) --out $(RUN)/fabric.toml
+	$(NEARFIELD) train --config examples/train.toml $(DRIVES) --out $(RUN) --fabric $(RUN)/fabric.toml --overwrite $(if $(DATA),--data $(DATA))
 
 test: system-packages $(TORCH_READY) ## Runs all tests
 	cargo test --release --workspace

@@ -237,17 +237,47 @@ fn compressed_gradients_still_lower_the_loss_and_end_near_dense_ones() {
 }
 
 #[test]
+fn a_calibrated_machine_predicts_the_phases_of_a_run() {
+    let place = Place::new();
+    let drives = place.drives(2);
+    let fabric = place.path("fabric.toml");
+    let mut calibrate = Command::new(env!("CARGO_BIN_EXE_nearfield"));
+    calibrate.env_clear().args(["calibrate", "--compute", "cpu", "--out"]).arg(&fabric);
+    for drive in &drives {
+        calibrate.arg("--drive").arg(drive);
+    }
+    succeeded(&calibrate.output().unwrap());
+    assert_eq!(std::fs::read_dir(&drives[0]).unwrap().count(), 0);
+    let flag = ["--steps", "3", "--fabric", fabric.to_str().unwrap()];
+    succeeded(&place.train("su+o", &drives, &flag));
+    let report = place.report();
+    for phase in ["forward", "backward", "update"] {
+        assert!(report["predicted_phase_seconds"][phase].as_f64().unwrap() > 0.0, "{phase}");
+    }
+    let text = std::fs::read_to_string(&fabric).unwrap();
+    let first_rate = text.lines().position(|line| line.starts_with("copy_bytes")).unwrap();
+    let wrong = text.replacen("copy_bytes_per_second = ", "copy_bytes_per_second = -", 1);
+    std::fs::write(&fabric, wrong).unwrap();
+    let line = format!("line {}", first_rate + 1);
+    let flag = [&flag[..], &["--overwrite"]].concat();
+    let words = ["fabric.toml", line.as_str(), "not a number above 0", "copy_bytes_per_second"];
+    failed_with(&place.train("su+o", &drives, &flag), &words);
+}
+
+#[test]
 fn the_reference_lists_every_flag_and_no_other() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfield"));
     let help = command.env_clear().args(["train", "--help"]).output().unwrap().stdout;
     let help = String::from_utf8(help).unwrap();
+    // Descriptions, which may name flags as well, are indented further.
     let flags = |line: &str| {
-        let flag = line.trim_start().split(|c: char| c.is_whitespace() || c == '=').next();
-        flag.filter(|flag| flag.starts_with("--")).map(str::to_owned)
+        let flag = line.strip_prefix("      ")?.split([' ', '=']).next()?;
+        flag.starts_with("--").then(|| flag.to_owned())
     };
     let mut helped: Vec<String> = help.lines().filter_map(flags).collect();
     helped.retain(|flag| flag != "--help");
     let reference = include_str!("../docs/src/reference/flags.md");
+    let reference = reference.split("## Options that exclude each other").next().unwrap();
     let listed = reference.lines().filter_map(|line| {
         let flag = line.strip_prefix("| `")?.split('`').next()?;
         flag.starts_with("--").then(|| flag.to_owned())

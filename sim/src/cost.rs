@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 use nearfield_runtime::Result;
-use nearfield_runtime::graph::{Graph, Task};
+use nearfield_runtime::graph::{Graph, Resource, Task};
 
 use crate::network::{Link, Use};
 
@@ -31,6 +31,13 @@ impl Cost {
 pub trait CostModel {
     /// All links; [`Use::link`] counts in this list.
     fn links(&self) -> &[Link];
+
+    /// How many tasks of a resource are in hand at a time, at least 1: with two, the latency of one is hidden behind the
+    /// transfer of the other.
+    fn lanes(&self, resource: &Resource) -> u32 {
+        let _ = resource;
+        1
+    }
 
     /// What `task` takes.
     ///

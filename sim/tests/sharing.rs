@@ -214,9 +214,9 @@ proptest! {
             let passed = link.utilisation * capacity * total;
             prop_assert!((passed - link.bytes as f64).abs() <= 1e-6 * passed.max(1.0), "{link:?}");
         }
-        for resource in 0..5 {
+        for &resource in &resources {
             let mut spans: Vec<_> = graph.tasks().iter()
-                .filter(|task| task.resource == resources[resource])
+                .filter(|task| task.resource == resource)
                 .map(|task| timeline.span(task.id)).collect();
             spans.sort_by(|a, b| a.start_seconds.total_cmp(&b.start_seconds));
             for pair in spans.windows(2) {

@@ -9,6 +9,8 @@ use nearfield_runtime::io::limit::{Pattern, RawLimit};
 use nearfield_runtime::io::{IoOptions, IoStats};
 use nearfield_runtime::store::{Durability, StepRecord};
 use nearfield_runtime::types::{DType, HyperParameters, Optimizer};
+use nearfield_sim::VirtualExecutor;
+use nearfield_sim::fabric::{Fabric, FabricCosts};
 use nearfield_techniques::offload::plan::Action;
 use nearfield_techniques::offload::plan::gradient::{MicroStep, UnitShape};
 use nearfield_techniques::offload::{
@@ -65,6 +67,9 @@ pub struct StepArgs {
     /// Bytes of one request
     #[arg(long, value_parser = bytes)]
     block_size: Option<u64>,
+    /// Description of this machine, as `nearfield calibrate` writes it; the summary then has predicted seconds
+    #[arg(long, value_name = "FILE")]
+    fabric: Option<PathBuf>,
     /// Print JSON, one object a line
     #[arg(long)]
     json: bool,
@@ -87,6 +92,8 @@ struct Summary {
     seconds: f64,
     limit_seconds: f64,
     ratio: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted_seconds: Option<f64>,
     bytes_read: u64,
     bytes_written: u64,
     gb_per_second: f64,
@@ -224,7 +231,9 @@ pub fn run(args: &StepArgs) -> anyhow::Result<()> {
     let model = Synthetic::new(args.gradient_dtype);
     let config = config(args, paths.clone());
     let flat = FlatModel::single(args.params)?;
+    let fabric = args.fabric.as_deref().map(Fabric::load).transpose()?;
     let mut engine = OffloadEngine::create(&config, flat, false, &record(0), &initial)?;
+    let predicted = fabric.map(|fabric| predict(&fabric, args, &engine)).transpose()?;
     // The first step meets cold memory, and tells how many bytes the limit is to be measured for.
     let first = one_step(&mut engine, &model)?;
     let mut limit = RawLimit::new(&paths, first.bytes_read, first.bytes_written)?;
@@ -239,7 +248,14 @@ pub fn run(args: &StepArgs) -> anyhow::Result<()> {
         lines.push(line);
     }
     limits.push(limit.run_pattern(pattern)?);
-    out.print("summary", &summary(args, &engine, pattern, &lines, limits))
+    out.print("summary", &summary(args, &engine, pattern, &lines, limits, predicted))
+}
+
+/// Seconds that the update's graph takes on the machine described.
+fn predict(fabric: &Fabric, args: &StepArgs, engine: &OffloadEngine) -> Result<f64> {
+    let costs = FabricCosts::new(fabric, args.drive.len() as u32)?;
+    let simulation = VirtualExecutor::new(costs)?.simulate(engine.update_graph())?;
+    Ok(simulation.timeline.seconds())
 }
 
 fn summary(
@@ -248,6 +264,7 @@ fn summary(
     pattern: Pattern,
     lines: &[StepLine],
     limits: Vec<f64>,
+    predicted_seconds: Option<f64>,
 ) -> Summary {
     let seconds = median(&lines.iter().map(|line| line.seconds).collect::<Vec<_>>());
     let limit_seconds = median(&limits);
@@ -262,6 +279,7 @@ fn summary(
         seconds,
         limit_seconds,
         ratio: seconds / limit_seconds,
+        predicted_seconds,
         bytes_read,
         bytes_written,
         gb_per_second: gigabytes / seconds,

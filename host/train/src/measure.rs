@@ -1,6 +1,6 @@
 //! How fast the compute device runs blocks, for descriptions of machines.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nearfield_runtime::types::DType;
 use tch::{Kind, Tensor};
@@ -13,7 +13,11 @@ const WIDTHS: [u32; 5] = [32, 64, 128, 256, 512];
 /// Tokens of a sequence, and sequences.
 const TOKENS: (u32, u32) = (128, 8);
 /// Seconds that each measurement may take, warm-up aside.
-const SECONDS: f64 = 0.3;
+const SECONDS: f64 = 0.6;
+/// Blocks in a row.
+const LAYERS: u32 = 4;
+/// Pause between rounds, as long as an update may take.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// What one block takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,10 +30,10 @@ pub struct BlockTime {
     pub backward_seconds: f64,
 }
 
-/// Small weights.
-struct Ones(DType);
+/// Weights that are all the same.
+struct Constant(DType);
 
-impl WeightSource for Ones {
+impl WeightSource for Constant {
     fn copy_out(&self, _: u64, out: &mut [u8]) {
         let value = 0.01_f32;
         match self.0 {
@@ -61,50 +65,72 @@ pub fn blocks(compute: &str, dtype: DType, threads: usize) -> Result<Vec<BlockTi
 
 fn block(hidden: u32, dtype: DType, device: tch::Device) -> Result<BlockTime> {
     let (seq, batch) = TOKENS;
-    let shape = Shape { layers: 1, hidden, heads: hidden.div_ceil(64), vocab: 16, seq, tied: true };
+    let shape =
+        Shape { layers: LAYERS, hidden, heads: hidden.div_ceil(64), vocab: 16, seq, tied: true };
     let model = Model::new(shape, dtype, device)?;
-    let weights = model.load(Unit::Block(0), &Ones(dtype))?;
+    let source = Constant(dtype);
     let kind = match dtype {
         DType::Fp32 => Kind::Float,
         DType::Fp16 => Kind::Half,
         DType::Bf16 => Kind::BFloat16,
     };
     let sizes = [i64::from(batch), i64::from(seq), i64::from(hidden)];
-    let ones = Tensor::f_ones(sizes, (kind, device));
-    let input = ones
-        .and_then(|ones| ones.f_mul_scalar(0.1))
+    let input = Tensor::f_randn(sizes, (kind, device))
         .map_err(|error| Error::torch("the input of a measurement", &error))?;
-    let forward_seconds = seconds(device, || {
-        let _ = model.forward(&weights, &input)?;
-        Ok(())
-    })?;
-    let backward_seconds = seconds(device, || {
-        let _ = model.backward_block(&weights, &input, &input, &mut |_, _| Ok(()))?;
-        Ok(())
-    })?;
+    let (mut forward, mut backward) = (Vec::new(), Vec::new());
+    let begin = Instant::now();
+    // As in a step: forward through blocks, backward through them, each with weights that have just arrived, then a
+    // pause. The first round warms up.
+    for round in 0.. {
+        if round > 3 && begin.elapsed().as_secs_f64() > SECONDS {
+            break;
+        }
+        let mut inputs = vec![input.shallow_clone()];
+        for layer in 0..LAYERS {
+            let weights = model.load(Unit::Block(layer), &source)?;
+            let (output, seconds) =
+                timed(device, || model.forward(&weights, &inputs[layer as usize]))?;
+            inputs.push(output);
+            forward.push(seconds);
+        }
+        let mut gradient = inputs.pop().unwrap_or(input.shallow_clone());
+        for layer in (0..LAYERS).rev() {
+            let weights = model.load(Unit::Block(layer), &source)?;
+            let input = &inputs[layer as usize];
+            let (next, seconds) = timed(device, || {
+                model.backward_block(&weights, input, &gradient, &mut |_, _| Ok(()))
+            })?;
+            gradient = next;
+            backward.push(seconds);
+        }
+        if round == 0 {
+            forward.clear();
+            backward.clear();
+        }
+        std::thread::sleep(PAUSE);
+    }
     let elements = model.plans()[1].elements();
     let forward_flops = shape.forward_flops(Unit::Block(0), elements, batch);
-    Ok(BlockTime { forward_flops, forward_seconds, backward_seconds })
+    Ok(BlockTime {
+        forward_flops,
+        forward_seconds: median(forward),
+        backward_seconds: median(backward),
+    })
 }
 
-/// Median seconds of `work`, finished on `device`.
-fn seconds(device: tch::Device, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
-    let mut once = || -> Result<f64> {
-        let begin = Instant::now();
-        work()?;
-        if let tch::Device::Cuda(index) = device {
-            tch::Cuda::synchronize(index as i64);
-        }
-        Ok(begin.elapsed().as_secs_f64())
-    };
-    once()?;
+/// The result of `work`, and the seconds until `device` has finished it.
+fn timed<T>(device: tch::Device, work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
     let begin = Instant::now();
-    let mut times = Vec::new();
-    while times.len() < 3 || begin.elapsed().as_secs_f64() < SECONDS {
-        times.push(once()?);
+    let result = work()?;
+    if let tch::Device::Cuda(index) = device {
+        tch::Cuda::synchronize(index as i64);
     }
+    Ok((result, begin.elapsed().as_secs_f64()))
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+    times.get(times.len() / 2).copied().unwrap_or(0.0)
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use crate::network::{Link, LinkUse};
 
 /// Runs graphs on a clock of its own.
 ///
-/// Each resource is serial and takes its tasks in order of readiness (ties: graph order), as the threaded executor
-/// does. Transfers share links. The same graph and machine give the same timeline, to the bit.
+/// Each resource takes its tasks in order of readiness (ties: graph order), as the threaded executor does, and has as
+/// many in hand as the cost model says, one by default. Transfers share links. The same graph and machine give the same timeline, to the bit.
 #[derive(Debug, Clone)]
 pub struct VirtualExecutor<C> {
     costs: C,

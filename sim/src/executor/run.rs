@@ -59,7 +59,8 @@ struct Run<'a, C> {
     rendezvous: Rendezvous,
     /// Tasks that wait for each resource, first come first.
     ready: Vec<VecDeque<TaskId>>,
-    busy: Vec<bool>,
+    /// Tasks that each resource can take before one of those in hand has ended.
+    free: Vec<u32>,
     /// Predecessors that have not ended, per task.
     waiting: Vec<u32>,
     spans: Vec<Span>,
@@ -91,7 +92,7 @@ pub(super) fn run<C: CostModel>(
         network: Network::new(costs.links()),
         rendezvous: Rendezvous::new(graph),
         ready: vec![VecDeque::new(); graph.resources().len()],
-        busy: vec![false; graph.resources().len()],
+        free: graph.resources().iter().map(|resource| costs.lanes(resource).max(1)).collect(),
         waiting,
         spans: vec![Span::default(); graph.tasks().len()],
         unfinished: graph.tasks().len(),
@@ -135,7 +136,7 @@ impl<C: CostModel> Run<'_, C> {
             ended.sort_unstable();
             for id in ended.drain(..) {
                 let resource = self.graph.task(id).resource.0;
-                self.busy[resource as usize] = false;
+                self.free[resource as usize] += 1;
                 self.idle.push(resource);
                 self.spans[id.index()].end_seconds = self.now;
                 self.told.push(id);
@@ -158,13 +159,12 @@ impl<C: CostModel> Run<'_, C> {
         self.idle.dedup();
         for resource in self.idle.drain(..) {
             let index = resource as usize;
-            if self.busy[index] {
-                continue;
+            while self.free[index] > 0 {
+                let Some(id) = self.ready[index].pop_front() else { break };
+                self.free[index] -= 1;
+                self.spans[id.index()].start_seconds = self.now;
+                self.rendezvous.arrive(self.graph, id, &mut self.begin);
             }
-            let Some(id) = self.ready[index].pop_front() else { continue };
-            self.busy[index] = true;
-            self.spans[id.index()].start_seconds = self.now;
-            self.rendezvous.arrive(self.graph, id, &mut self.begin);
         }
         for place in 0..self.begin.len() {
             self.begin(self.begin[place])?;

@@ -1,7 +1,7 @@
 //! What tasks take on a described machine.
 
 use arrayvec::ArrayVec;
-use nearfield_runtime::graph::{Direction, Graph, Op, Place, Task};
+use nearfield_runtime::graph::{Direction, Graph, Op, Place, Resource, Task};
 use nearfield_runtime::{Error, Result};
 
 use super::numbers::{Positive, SizePoint, best_rate, rate_at};
@@ -101,22 +101,27 @@ impl FabricCosts {
 
     fn storage(&self, direction: Direction, drive: u32, other: Place, bytes: u64) -> Result<Cost> {
         let links = self.drive(drive)?;
-        let (points, link, internal, uplink) = match direction {
+        let of = &self.fabric.drive;
+        let (points, alone, link, internal, uplink) = match direction {
             Direction::Read => {
-                (&self.fabric.drive.read, links.read, links.internal[0], self.uplink[1])
+                (&of.read, &of.read_alone, links.read, links.internal[0], self.uplink[1])
             }
             Direction::Write => {
-                (&self.fabric.drive.write, links.write, links.internal[1], self.uplink[0])
+                (&of.write, &of.write_alone, links.write, links.internal[1], self.uplink[0])
             }
         };
-        let rate = rate_at(points, bytes as f64);
+        let size = bytes as f64;
+        let rate = rate_at(points, size);
+        // What a lone transfer takes longer is latency: it is hidden when others are in flight.
+        let latency =
+            if alone.is_empty() { 0.0 } else { size / rate_at(alone, size) - size / rate };
         let mut route = Route::new();
         route.push(Use { link, per_byte: best_rate(points) / rate });
         let disk = drive as usize % self.media.len();
         route.push(Use { link: self.media[disk], per_byte: 1.0 / rate });
         let beyond = if matches!(other, Place::Local(_)) { internal } else { uplink };
         route.extend(beyond.map(whole));
-        Ok(Cost { seconds: 0.0, bytes, route })
+        Ok(Cost { seconds: latency.max(0.0), bytes, route })
     }
 
     fn transfer(&self, from: Place, to: Place, bytes: u64) -> Result<Cost> {
@@ -165,7 +170,20 @@ impl CostModel for FabricCosts {
         &self.links
     }
 
+    fn lanes(&self, resource: &Resource) -> u32 {
+        resource.lanes
+    }
+
     fn cost(&self, graph: &Graph, task: &Task) -> Result<Cost> {
+        let mut cost = self.work(graph, task)?;
+        cost.seconds += self.fabric.host.task_seconds.map_or(0.0, Positive::get);
+        Ok(cost)
+    }
+}
+
+impl FabricCosts {
+    /// What the task itself takes.
+    fn work(&self, graph: &Graph, task: &Task) -> Result<Cost> {
         let unknown = |what: &str| {
             Err(Error::Invalid(format!("fabric {} does not describe {what}", self.fabric.name)))
         };

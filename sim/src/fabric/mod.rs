@@ -35,6 +35,9 @@ pub struct Fabric {
 pub struct Host {
     /// Bytes copied a second, all copies together.
     pub copy_bytes_per_second: Positive,
+    /// Seconds from the end of a task to the start of one that waits for it; without it 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_seconds: Option<Positive>,
     /// Rates of the kernels by name, counted in the bytes that a kernel touches; at least one point each.
     pub kernels: BTreeMap<String, Vec<SizePoint>>,
 }
@@ -65,10 +68,16 @@ pub struct Drive {
     /// Disks behind the drives, where drives are directories that share disks; without it each drive is a disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disks: Option<u32>,
-    /// Rates of reads over their size.
+    /// Rates of reads over their size, with others in flight.
     pub read: Vec<SizePoint>,
-    /// Rates of writes over their size.
+    /// Rates of writes over their size, with others in flight.
     pub write: Vec<SizePoint>,
+    /// Rates of reads with nothing else in flight; without them a lone read has no latency beyond `read`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub read_alone: Vec<SizePoint>,
+    /// Rates of writes with nothing else in flight.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub write_alone: Vec<SizePoint>,
     /// What a disk does in a second of reading and writing together, in seconds of doing one of them: 1 when both
     /// share one back end, 2 when neither disturbs the other.
     pub mixed_seconds_per_second: Positive,
@@ -143,6 +152,14 @@ impl Fabric {
         ];
         curves.extend(kernels("host", &self.host.kernels));
         curves.extend(kernels("drive", &self.drive.kernels));
+        for (key, points) in [
+            ("drive.read_alone", &self.drive.read_alone),
+            ("drive.write_alone", &self.drive.write_alone),
+        ] {
+            if !points.is_empty() {
+                curves.push((key.into(), sizes(points)));
+            }
+        }
         for (key, sizes) in curves {
             if sizes.is_empty() {
                 return Err(Error::Invalid(format!("{key}: at least one point is needed")));

@@ -1,11 +1,13 @@
 //! Rates of memory and of the kernels.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nearfield_runtime::Result;
 use nearfield_runtime::codec::{TopK, kept, scatter};
+use nearfield_runtime::exec::{Executor, ThreadedExecutor};
+use nearfield_runtime::graph::{GraphBuilder, Op, Place, Task};
 use nearfield_runtime::kernels::{
     GradientRef, Isa, Moments, Scalars, Segment, WeightsOut, f32_to_f16, update,
 };
@@ -17,8 +19,15 @@ use rayon::ThreadPool;
 use super::positive;
 use crate::values::median;
 
-/// Elements that are measured: from what fits a cache to what fits none.
+/// Elements that are measured.
 const ELEMENTS: [usize; 4] = [1 << 14, 1 << 17, 1 << 20, 1 << 23];
+/// Elements of the arrays: each call works on the next run of them, so that small ones find nothing in a cache either,
+/// as in a step, whose data comes from a drive.
+const ALL: usize = 1 << 23;
+/// Pause before each call, in which threads fall asleep as they do while a step waits for a drive.
+const PAUSE: Duration = Duration::from_micros(500);
+/// Tasks of the graph that shows what a task costs.
+const TASKS: u32 = 400;
 /// Seconds that each measurement may take, warm-up aside.
 const SECONDS: f64 = 0.25;
 const MOST_ROUNDS: usize = 200;
@@ -32,26 +41,16 @@ struct Arrays {
     m: Region,
     v: Region,
     copy: Region,
-    indices: Vec<u32>,
-    values: Vec<f32>,
 }
 
 impl Arrays {
-    fn new(elements: usize) -> Result<Self> {
+    fn new() -> Result<Self> {
         let array = || {
-            let bytes = 4 * elements as u64;
+            let bytes = 4 * ALL as u64;
             Arena::new("calibration arrays", bytes, false)?.allocate(bytes)
         };
-        let pairs = kept(KEEP, elements as u64) as usize;
-        let mut arrays = Self {
-            g: array()?,
-            p: array()?,
-            m: array()?,
-            v: array()?,
-            copy: array()?,
-            indices: vec![0; pairs],
-            values: vec![0.0; pairs],
-        };
+        let mut arrays =
+            Self { g: array()?, p: array()?, m: array()?, v: array()?, copy: array()? };
         for (index, g) in arrays.g.as_f32_mut().iter_mut().enumerate() {
             *g = ((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f32 * 1e-7 - 0.8;
         }
@@ -59,29 +58,55 @@ impl Arrays {
         Ok(arrays)
     }
 
-    fn update(&mut self, pool: &ThreadPool) -> Result<()> {
+    /// Updates the elements from `first` on.
+    fn update(&mut self, pool: &ThreadPool, first: usize, elements: usize) -> Result<()> {
         let kind = Optimizer::Adamw;
         let scalars = Scalars::new(kind, &HyperParameters::default(), 10, 1.0);
-        let segments = [Segment { elements: self.g.as_f32().len(), scalars }];
-        let moments = Moments { m: Some(self.m.as_f32_mut()), v: Some(self.v.as_f32_mut()) };
-        let (g, p) = (GradientRef::Fp32(self.g.as_f32()), self.p.as_f32_mut());
-        let out = WeightsOut::Fp16(&mut self.copy.as_u16_mut()[..p.len()]);
+        let segments = [Segment { elements, scalars }];
+        let run = first..first + elements;
+        let moments = Moments {
+            m: Some(&mut self.m.as_f32_mut()[run.clone()]),
+            v: Some(&mut self.v.as_f32_mut()[run.clone()]),
+        };
+        let g = GradientRef::Fp32(&self.g.as_f32()[run.clone()]);
+        let p = &mut self.p.as_f32_mut()[run.clone()];
+        let out = WeightsOut::Fp16(&mut self.copy.as_u16_mut()[run]);
         update(Some(pool), Isa::detect(), kind, &segments, g, p, moments, out, 0)?;
         Ok(())
     }
 }
 
-/// Median seconds of `work`.
-fn seconds(mut work: impl FnMut() -> Result<()>) -> Result<f64> {
-    work()?;
+/// Median seconds of `work` on runs of `elements`, whose first elements it is given.
+fn seconds(elements: usize, mut work: impl FnMut(usize) -> Result<()>) -> Result<f64> {
+    work(0)?;
     let begin = Instant::now();
-    let mut times = Vec::new();
+    let (mut times, mut first) = (Vec::new(), 0);
     while times.len() < 3 || begin.elapsed().as_secs_f64() < SECONDS && times.len() < MOST_ROUNDS {
+        first = (first + elements) % ALL;
+        std::thread::sleep(PAUSE);
         let begin = Instant::now();
-        work()?;
+        work(first)?;
         times.push(begin.elapsed().as_secs_f64());
     }
     Ok(median(&times))
+}
+
+/// Seconds from the end of a task to the start of the next on another resource.
+fn task_seconds() -> Result<f64> {
+    let mut builder = GraphBuilder::new();
+    let resources = ["a", "b"].map(|name| builder.resource(name, Place::HOST, 1));
+    let mut last = Vec::new();
+    for task in 0..TASKS {
+        let op = Op::Kernel { name: "nothing", elements: 0, bytes: 0 };
+        let resource = resources[task as usize % 2];
+        last = vec![builder.task(resource, op, "nothing", &last)];
+    }
+    let graph = builder.build()?;
+    let executor = ThreadedExecutor::default();
+    let run = || Ok(executor.run(&graph, &|_: &Task| Ok(()))?.seconds());
+    run()?;
+    let times: Vec<f64> = (0..5).map(|_| run()).collect::<Result<_>>()?;
+    Ok(median(&times) / f64::from(TASKS))
 }
 
 pub(super) fn measure(threads: usize) -> anyhow::Result<Host> {
@@ -91,8 +116,9 @@ pub(super) fn measure(threads: usize) -> anyhow::Result<Host> {
         .context("the threads could not be started; use fewer --threads")?;
     let mut kernels: BTreeMap<String, Vec<SizePoint>> = BTreeMap::new();
     let mut copy = 0.0;
+    let mut arrays = Arrays::new()?;
+    let mut topk = TopK::new(ALL, threads)?;
     for elements in ELEMENTS {
-        let mut arrays = Arrays::new(elements)?;
         let mut add = |name: &str, bytes_an_element: usize, seconds: f64| {
             let bytes = (elements * bytes_an_element) as f64;
             let point =
@@ -100,33 +126,40 @@ pub(super) fn measure(threads: usize) -> anyhow::Result<Host> {
             kernels.entry(name.to_owned()).or_default().push(point);
             anyhow::Ok(())
         };
-        let mut topk = TopK::new(elements, threads)?;
-        let (g, pairs) = (arrays.g.as_f32(), arrays.indices.len());
-        let (indices, values) = (&mut arrays.indices, &mut arrays.values);
-        add("topk", 4, seconds(|| topk.select(g, pairs, indices, values))?)?;
-        let narrow = &mut arrays.copy.as_u16_mut()[..elements];
-        let wide = arrays.p.as_f32();
-        add(
-            "cast",
-            8,
-            seconds(|| {
-                f32_to_f16(wide, narrow);
-                Ok(())
-            })?,
-        )?;
-        // Bytes an element as the task graph counts them: states read and written, gradient, fp16 copy.
-        add("update", 24 + 4 + 2, seconds(|| arrays.update(&pool))?)?;
-        let expand_and_update = || {
-            scatter(&arrays.indices, &arrays.values, 0, arrays.g.as_f32_mut())?;
-            arrays.update(&pool)
+        let pairs = kept(KEEP, elements as u64) as usize;
+        let (mut indices, mut values) = (vec![0; pairs], vec![0.0; pairs]);
+        let select = |first: usize| {
+            let g = &arrays.g.as_f32()[first..first + elements];
+            topk.select(g, pairs, &mut indices, &mut values)
         };
-        add("update_topk", 24 + 8 + 2, seconds(expand_and_update)?)?;
-        let (from, to) = (&arrays.p, &mut arrays.m);
-        let once = seconds(|| {
-            to.copy_from_slice(from);
+        add("topk", 4, seconds(elements, select)?)?;
+        let (wide, narrow) = (arrays.p.as_f32(), arrays.copy.as_u16_mut());
+        let cast = |first: usize| {
+            let run = first..first + elements;
+            f32_to_f16(&wide[run.clone()], &mut narrow[run]);
+            Ok(())
+        };
+        add("cast", 8, seconds(elements, cast)?)?;
+        // Bytes an element as the task graph counts them: states read and written, gradient, fp16 copy.
+        let plain = |first| arrays.update(&pool, first, elements);
+        add("update", 24 + 4 + 2, seconds(elements, plain)?)?;
+        let compressed = |first: usize| {
+            let run = first..first + elements;
+            scatter(&indices, &values, 0, &mut arrays.g.as_f32_mut()[run])?;
+            arrays.update(&pool, first, elements)
+        };
+        add("update_topk", 24 + 8 + 2, seconds(elements, compressed)?)?;
+        let (from, to) = (arrays.p.as_f32(), arrays.m.as_f32_mut());
+        let once = seconds(elements, |first| {
+            let run = first..first + elements;
+            to[run.clone()].copy_from_slice(&from[run]);
             Ok(())
         })?;
         copy = 4.0 * elements as f64 / once;
     }
-    Ok(Host { copy_bytes_per_second: positive(copy)?, kernels })
+    Ok(Host {
+        copy_bytes_per_second: positive(copy)?,
+        task_seconds: Some(positive(task_seconds()?)?),
+        kernels,
+    })
 }

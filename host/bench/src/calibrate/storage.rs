@@ -69,6 +69,18 @@ impl Probe {
 
     /// Seconds of `calls` reads and as many writes of `size` bytes, of those that are wanted.
     fn run(&mut self, size: u64, calls: u64, read: bool, write: bool) -> Result<f64> {
+        self.run_in(2, size, calls, read, write)
+    }
+
+    /// The same with `lanes` calls in flight on each side.
+    fn run_in(
+        &mut self,
+        lanes: u64,
+        size: u64,
+        calls: u64,
+        read: bool,
+        write: bool,
+    ) -> Result<f64> {
         let begin_at = self.position;
         self.position = (begin_at + size * calls) % FILE_BYTES;
         let offset = move |call: u64| (begin_at + call * size) % FILE_BYTES / size * size;
@@ -77,8 +89,8 @@ impl Probe {
         let begin = Instant::now();
         std::thread::scope(|scope| {
             let mut threads = Vec::new();
-            for (lane, (input, output)) in (0_u64..).zip(input.iter_mut().zip(&*output)) {
-                let calls = move || (lane..calls).step_by(2);
+            for (lane, (input, output)) in (0..lanes).zip(input.iter_mut().zip(&*output)) {
+                let calls = move || (lane..calls).step_by(lanes as usize);
                 if read {
                     let input = &mut input[..size as usize];
                     threads.push(scope.spawn(move || {
@@ -100,10 +112,10 @@ impl Probe {
         Ok(begin.elapsed().as_secs_f64())
     }
 
-    fn curve(&mut self, read: bool) -> anyhow::Result<Vec<SizePoint>> {
+    fn curve(&mut self, lanes: u64, read: bool) -> anyhow::Result<Vec<SizePoint>> {
         let points = SIZES.iter().map(|&size| {
             let calls = (MOST_BYTES / size).min(MOST_CALLS);
-            let times = (0..ROUNDS).map(|_| self.run(size, calls, read, !read));
+            let times = (0..ROUNDS).map(|_| self.run_in(lanes, size, calls, read, !read));
             let seconds = median(&times.collect::<Result<Vec<_>>>()?);
             Ok(SizePoint {
                 bytes: positive(size as f64)?,
@@ -153,8 +165,10 @@ pub(super) fn measure(drives: &[PathBuf]) -> anyhow::Result<Drive> {
     Ok(Drive {
         count_max: None,
         disks: (disks.len() < drives.len()).then_some(disks.len() as u32),
-        read: probe.curve(true)?,
-        write: probe.curve(false)?,
+        read: probe.curve(2, true)?,
+        write: probe.curve(2, false)?,
+        read_alone: probe.curve(1, true)?,
+        write_alone: probe.curve(1, false)?,
         mixed_seconds_per_second: probe.mixed()?,
         seal_seconds: probe.seal()?,
         kernels: Default::default(),

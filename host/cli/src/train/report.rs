@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use nearfield_runtime::graph::Traffic;
+use nearfield_runtime::memory::arena_bytes;
 use nearfield_runtime::timeline::ResourceUse;
 use nearfield_train::trainer::Trainer;
 use serde_json::{Map, Value, json};
@@ -72,8 +73,8 @@ pub fn build(trainer: &Trainer, ending: &Ending) -> Result<Value> {
         "media_write_bytes_per_step": (ending.measured.media_write + ending.metadata_bytes) as f64 / steps,
         "memory_peak": {
             "device_local": local_peak,
-            "buffers": budget.buffers_bytes(),
-            "weights": budget.weights_bytes,
+            "buffers": arena_bytes(),
+            "weights": trainer.engine().weights().bytes(),
             "residuals": budget.residual_bytes,
             "state": budget.state_bytes,
             "accumulators": trainer.accumulator_bytes(),
@@ -81,6 +82,8 @@ pub fn build(trainer: &Trainer, ending: &Ending) -> Result<Value> {
         },
         "memory_predicted": {
             "device_local": budget.device_local_bytes.iter().max(),
+            "buffers": budget.buffers_bytes(),
+            "weights": budget.weights_bytes,
         },
         "phase_seconds": {
             "forward": sum(|line| line.forward_seconds),

@@ -152,7 +152,13 @@ mod tests {
         for _ in 0..2 {
             let jobs: [(&str, u32, Job<'_>); 2] = [
                 ("a", 0, Box::new(|| panic!("a job that fails"))),
-                ("b", 0, Box::new(|| drop(done.fetch_add(1, SeqCst)))),
+                (
+                    "b",
+                    0,
+                    Box::new(|| {
+                        done.fetch_add(1, SeqCst);
+                    }),
+                ),
             ];
             workers.run(jobs, |error| panic!("{error}"));
         }

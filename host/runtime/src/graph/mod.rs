@@ -49,7 +49,7 @@ pub struct PhaseId(pub u32);
 ///
 /// `lanes` is how many of its tasks a real executor may have in hand at a time: with two lanes the next
 /// transfer's requests are queued before the last one's have drained. The order stays first come, first
-/// served, and a virtual executor treats the resource as serial.
+/// served. In virtual time the cost model decides whether latencies are hidden this way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resource {
     /// Name in reports and traces, for example `drive3.read`.

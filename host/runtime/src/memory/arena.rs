@@ -22,12 +22,26 @@ pub(crate) struct Mapping {
     bytes: usize,
 }
 
+/// Bytes of all mappings.
+static MAPPED_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of all arenas that exist in this process now.
+pub fn arena_bytes() -> u64 {
+    MAPPED_BYTES.load(Relaxed)
+}
+
 // SAFETY: plain memory that belongs to no thread; who may touch which bytes is decided by `Region`.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; a mapping by itself gives no access to its bytes.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
+    /// Takes over a range that was mapped.
+    fn new(base: NonNull<u8>, bytes: usize) -> Arc<Self> {
+        MAPPED_BYTES.fetch_add(bytes as u64, Relaxed);
+        Arc::new(Self { base, bytes })
+    }
+
     /// Address of the first byte, and length in bytes.
     pub(crate) fn range(&self) -> (usize, usize) {
         (self.base.as_ptr() as usize, self.bytes)
@@ -36,6 +50,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        MAPPED_BYTES.fetch_sub(self.bytes as u64, Relaxed);
         // SAFETY: the range is the one mapped by `Arena::new`, and nobody is left who refers to it.
         unsafe {
             libc::munmap(self.base.as_ptr().cast(), self.bytes);
@@ -91,7 +106,7 @@ impl Arena {
             .ok_or_else(|| memory(std::io::Error::last_os_error()))?;
         let mut arena = Self {
             name,
-            mapping: Arc::new(Mapping { base, bytes: length }),
+            mapping: Mapping::new(base, length),
             bytes,
             locked: false,
             free: Mutex::new(FreeList { ranges: vec![(0, bytes)], used: 0 }),

@@ -4,5 +4,5 @@ mod arena;
 mod host_vector;
 
 pub(crate) use arena::Mapping;
-pub use arena::{Arena, Region};
+pub use arena::{Arena, Region, arena_bytes};
 pub use host_vector::HostVector;
