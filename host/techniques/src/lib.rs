@@ -2,4 +2,5 @@
 //! graphs ([`nearfield_runtime::graph`]) and holds the work behind those tasks that needs no tensors.
 #![deny(missing_docs)]
 
+pub mod model;
 pub mod offload;

@@ -1,0 +1,159 @@
+//! Tensors and units of a shape.
+
+use nearfield_runtime::Result;
+use nearfield_runtime::types::DType;
+
+use super::{Input, ModelShape, Output};
+use crate::offload::plan::gradient::UnitShape;
+use crate::offload::{FlatModel, TensorRun};
+
+/// A tensor as the optimizer and the graphs see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ShapeTensor {
+    /// Its unit: 0 the input, then the blocks, then the output.
+    pub unit: u64,
+    /// Elements.
+    pub elements: u64,
+    /// Whether weight decay applies: to matrices and tables, not to biases and norms.
+    pub decay: bool,
+}
+
+impl ModelShape {
+    /// All tensors, unit after unit.
+    pub(super) fn tensors(&self) -> Vec<ShapeTensor> {
+        let mut tensors = Vec::new();
+        let mut add = |unit: u64, elements: u64, decay: bool| {
+            if elements > 0 {
+                tensors.push(ShapeTensor { unit, elements, decay });
+            }
+        };
+        let h = self.hidden;
+        let bias = |width: u64| if self.biases { width } else { 0 };
+        let shift = if self.norm_shifts { h } else { 0 };
+        match self.input {
+            Input::TokensAndPositions => {
+                add(0, self.vocab * h, true);
+                add(0, self.positions * h, true);
+            }
+            Input::TokensPositionsSegments => {
+                add(0, self.vocab * h, true);
+                add(0, (self.positions + 2) * h, true);
+                add(0, h, false);
+                add(0, shift, false);
+            }
+            Input::TokensAndNorm => {
+                add(0, self.vocab * h, true);
+                add(0, h, false);
+                add(0, shift, false);
+            }
+            Input::Tokens => add(0, self.vocab * h, true),
+            Input::Patches { numbers } => {
+                add(0, numbers * h, true);
+                add(0, bias(h), false);
+                add(0, (self.positions + 1) * h, true);
+            }
+        }
+        let keys = h / self.heads * self.key_value_heads;
+        for block in 1..=self.layers {
+            // Attention: queries, keys and values; then the projection.
+            add(block, h * (h + 2 * keys), true);
+            add(block, bias(h + 2 * keys), false);
+            add(block, h * h, true);
+            add(block, bias(h), false);
+            // Feed-forward: in (and gate), then out.
+            let inner = self.feed_forward_matrices - 1;
+            add(block, inner * h * self.feed_forward, true);
+            add(block, bias(inner * self.feed_forward), false);
+            add(block, h * self.feed_forward, true);
+            add(block, bias(h), false);
+            for _ in 0..2 {
+                add(block, h, false);
+                add(block, shift, false);
+            }
+        }
+        let head = self.layers + 1;
+        add(head, h, false);
+        add(head, shift, false);
+        match self.output {
+            Output::Tied => {}
+            Output::Untied => add(head, self.vocab * h, true),
+            Output::Classes { classes } => {
+                add(head, classes * h, true);
+                add(head, bias(classes), false);
+            }
+        }
+        tensors
+    }
+
+    /// The flat vector: all tensors with weight decay first, unit after unit, then those without.
+    ///
+    /// # Errors
+    /// [`nearfield_runtime::Error::Invalid`] for sizes that form no model.
+    pub fn flat(&self) -> Result<FlatModel> {
+        self.validate()?;
+        let run = |tensor: &ShapeTensor| TensorRun {
+            name: format!("unit {}", tensor.unit),
+            elements: tensor.elements,
+            group: u32::from(!tensor.decay),
+        };
+        let mut runs: Vec<TensorRun> = self.tensors().iter().map(run).collect();
+        runs.sort_by_key(|run| run.group);
+        FlatModel::new(runs)
+    }
+
+    /// The units of a step over `batch` sequences of `seq` tokens, in the order of the forward pass: input, blocks,
+    /// output.
+    ///
+    /// # Errors
+    /// [`nearfield_runtime::Error::Invalid`] for sizes that form no model.
+    pub fn units(&self, batch: u64, seq: u64, dtype: DType) -> Result<Vec<UnitShape>> {
+        self.validate()?;
+        let tensors = self.tensors();
+        let mut gradients: Vec<Vec<(u64, u64)>> = vec![Vec::new(); self.layers as usize + 2];
+        let mut elements = vec![0; gradients.len()];
+        let mut start = 0;
+        for decay in [true, false] {
+            for tensor in tensors.iter().filter(|tensor| tensor.decay == decay) {
+                let unit = tensor.unit as usize;
+                elements[unit] += tensor.elements;
+                match gradients[unit].last_mut() {
+                    Some((first, length)) if *first + *length == start => {
+                        *length += tensor.elements;
+                    }
+                    _ => gradients[unit].push((start, tensor.elements)),
+                }
+                start += tensor.elements;
+            }
+        }
+        let tokens = batch * seq;
+        let last = gradients.len() - 1;
+        let unit = |(index, gradients): (usize, Vec<(u64, u64)>)| {
+            let matrices = 2 * tokens * elements[index];
+            let (name, weights, flops) = if index == 0 {
+                let flops = if matches!(self.input, Input::Patches { .. }) { matrices } else { 0 };
+                ("input".to_owned(), elements[0], flops)
+            } else if index < last {
+                let attention = 4 * tokens * seq * self.hidden;
+                (format!("block {}", index - 1), elements[index], matrices + attention)
+            } else {
+                let (table, rows) = match self.output {
+                    Output::Tied => (self.vocab * self.hidden, tokens),
+                    Output::Untied => (0, tokens),
+                    Output::Classes { .. } => (0, batch),
+                };
+                let weights = elements[last] + table;
+                ("output".to_owned(), weights, 2 * rows * weights)
+            };
+            UnitShape {
+                name,
+                weight_elements: weights,
+                output_bytes: tokens * self.hidden * dtype.bytes(),
+                forward_flops: flops,
+                // The output's forward pass runs within its backward pass.
+                forward: index < last,
+                gradients,
+            }
+        };
+        Ok(gradients.into_iter().enumerate().map(unit).collect())
+    }
+}
