@@ -41,10 +41,17 @@ fn draw_all<'a>(
     let most = losses.iter().map(|point| point.1).fold(0.0, f64::max) * 1.05;
     let mut chart = ChartBuilder::on(&upper)
         .margin(10)
+        .margin_right(24)
         .x_label_area_size(30)
         .y_label_area_size(60)
         .build_cartesian_2d(1.0..last, 0.0..most.max(0.1))?;
-    chart.configure_mesh().y_desc("loss").x_desc("iteration").light_line_style(WHITE).draw()?;
+    chart
+        .configure_mesh()
+        .y_desc("loss")
+        .x_desc("iteration")
+        .x_label_formatter(&|at| format!("{at:.0}"))
+        .light_line_style(WHITE)
+        .draw()?;
     chart
         .draw_series(LineSeries::new(losses, FORWARD.stroke_width(2)))?
         .label("training")
@@ -69,10 +76,17 @@ fn draw_all<'a>(
     let most = stack(3).map(|point| point.1).fold(0.0, f64::max) * 1.05;
     let mut chart = ChartBuilder::on(&lower)
         .margin(10)
+        .margin_right(24)
         .x_label_area_size(30)
         .y_label_area_size(60)
         .build_cartesian_2d(1.0..last, 0.0..most.max(1e-6))?;
-    chart.configure_mesh().y_desc("seconds").x_desc("iteration").light_line_style(WHITE).draw()?;
+    chart
+        .configure_mesh()
+        .y_desc("seconds")
+        .x_desc("iteration")
+        .x_label_formatter(&|at| format!("{at:.0}"))
+        .light_line_style(WHITE)
+        .draw()?;
     for (count, name, colour) in
         [(3, "update", UPDATE), (2, "backward", BACKWARD), (1, "forward", FORWARD)]
     {

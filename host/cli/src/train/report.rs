@@ -145,7 +145,7 @@ pub fn tables(report: &Value, usage: &[ResourceUse]) -> String {
             Cell::new(&used.name),
             right(format!("{:.1} ms", used.busy_seconds * 1e3)),
             right(format!("{:.0} %", used.utilisation * 100.0)),
-            right(format!("{:.2}", used.gb_per_second)),
+            right(if used.bytes > 0 { format!("{:.2}", used.gb_per_second) } else { "-".into() }),
         ]);
     }
     format!("{traffic}\n\n{memory}\n\n{phases}\n\n{resources}")
