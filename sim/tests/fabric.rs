@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
 use nearfield_runtime::graph::Graph;
-use nearfield_sim::fabric::{Fabric, FabricCosts};
+use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
 use nearfield_sim::{Simulation, VirtualExecutor};
 use nearfield_techniques::offload::placement::layout;
 use nearfield_techniques::offload::plan::update;
@@ -20,7 +20,7 @@ bytes_per_second = 2e10
 bytes = 1e6
 bytes_per_second = 2e10
 
-[gpu]
+[gpus.card]
 forward = [{ flops = 1e9, flops_per_second = 1e13 }]
 backward = [{ flops = 1e9, flops_per_second = 1e13 }]
 
@@ -52,7 +52,8 @@ fn graph(system: System, drives: u32, elements: u64) -> Graph {
 }
 
 fn simulate(text: &str, system: System, drives: u32, elements: u64) -> Simulation {
-    let costs = FabricCosts::new(&Fabric::parse(text).unwrap(), drives).unwrap();
+    let costs =
+        FabricCosts::new(&Fabric::parse(text).unwrap(), &Selection::drives(drives)).unwrap();
     VirtualExecutor::new(costs).unwrap().simulate(&graph(system, drives, elements)).unwrap()
 }
 
@@ -129,10 +130,12 @@ fn what_is_wrong_is_named() {
     assert!(text.contains("drive.read") && text.contains("ascend"), "{text}");
     let text = error("write = [{ bytes = 1e6, bytes_per_second = 2e9 }]", "write = []");
     assert!(text.contains("drive.write") && text.contains("at least one"), "{text}");
-    let eleven = FabricCosts::new(&Fabric::parse(BOX).unwrap(), 11).unwrap_err().to_string();
+    let eleven = FabricCosts::new(&Fabric::parse(BOX).unwrap(), &Selection::drives(11))
+        .unwrap_err()
+        .to_string();
     assert!(eleven.contains("11 drives") && eleven.contains("count_max"), "{eleven}");
     let text = BOX.replacen("kernels.update = [", "kernels.other = [", 1);
-    let costs = FabricCosts::new(&Fabric::parse(&text).unwrap(), 1).unwrap();
+    let costs = FabricCosts::new(&Fabric::parse(&text).unwrap(), &Selection::drives(1)).unwrap();
     let graph = graph(System::SuO, 1, 5000);
     let text = VirtualExecutor::new(costs).unwrap().simulate(&graph).unwrap_err().to_string();
     assert!(text.contains("drive.kernels.update is missing"), "{text}");

@@ -10,7 +10,7 @@ use nearfield_runtime::io::{IoOptions, IoStats};
 use nearfield_runtime::store::{Durability, StepRecord};
 use nearfield_runtime::types::{DType, HyperParameters, Optimizer};
 use nearfield_sim::VirtualExecutor;
-use nearfield_sim::fabric::{Fabric, FabricCosts};
+use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
 use nearfield_techniques::offload::plan::Action;
 use nearfield_techniques::offload::plan::gradient::{MicroStep, UnitShape};
 use nearfield_techniques::offload::{
@@ -253,7 +253,7 @@ pub fn run(args: &StepArgs) -> anyhow::Result<()> {
 
 /// Seconds that the update's graph takes on the machine described.
 fn predict(fabric: &Fabric, args: &StepArgs, engine: &OffloadEngine) -> Result<f64> {
-    let costs = FabricCosts::new(fabric, args.drive.len() as u32)?;
+    let costs = FabricCosts::new(fabric, &Selection::drives(args.drive.len() as u32))?;
     let simulation = VirtualExecutor::new(costs)?.simulate(engine.update_graph())?;
     Ok(simulation.timeline.seconds())
 }

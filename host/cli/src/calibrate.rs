@@ -1,5 +1,6 @@
 //! `nearfield calibrate`: measures this machine and writes a description of it.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -52,12 +53,20 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
         blocks.iter().map(point).collect()
     };
     let gpu = Gpu {
+        memory_bytes: None,
         forward: rate(|block| (block.forward_flops as f64, block.forward_seconds))?,
         backward: rate(|block| (3.0 * block.forward_flops as f64, block.backward_seconds))?,
         down_bytes_per_second: None,
         up_bytes_per_second: None,
     };
-    let fabric = Fabric { name: args.name.clone(), host, gpu, drive, uplink: None };
+    let fabric = Fabric {
+        name: args.name.clone(),
+        host,
+        gpus: BTreeMap::from([(args.compute.device().to_owned(), gpu)]),
+        drive,
+        uplink: None,
+        topologies: BTreeMap::new(),
+    };
     std::fs::write(&args.out, fabric.to_toml()?)
         .with_context(|| format!("cannot write {} (--out)", args.out.display()))?;
     eprintln!("Wrote {}", args.out.display());

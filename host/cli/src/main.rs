@@ -1,6 +1,7 @@
 //! `nearfield`: train models whose optimizer state lives on drives.
 
 mod calibrate;
+mod simulate;
 mod state;
 mod train;
 mod values;
@@ -27,6 +28,9 @@ enum Command {
     Bench(nearfield_bench::BenchArgs),
     /// Measure this machine and write a description of it, from which `train --fabric` predicts times
     Calibrate(calibrate::CalibrateArgs),
+    /// Predict the step of a model on a machine that is described, with any number of drives
+    #[command(after_help = simulate::AFTER_HELP)]
+    Simulate(Box<simulate::SimulateArgs>),
     /// Look at the state on drives
     #[command(subcommand)]
     State(state::StateCommand),
@@ -50,6 +54,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(*args),
         Command::Bench(args) => nearfield_bench::run(args).map(|()| ExitCode::SUCCESS),
         Command::Calibrate(args) => calibrate::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Simulate(args) => simulate::run(&args).map(|()| ExitCode::SUCCESS),
         Command::State(command) => state::run(&command).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {

@@ -5,7 +5,7 @@ use nearfield_runtime::graph::{Direction, Graph, Op, Place, Resource, Task};
 use nearfield_runtime::{Error, Result};
 
 use super::numbers::{Positive, SizePoint, best_rate, rate_at};
-use super::{Fabric, Uplink};
+use super::{Fabric, Gpu, Selection, Uplink};
 use crate::cost::{Cost, CostModel, MAX_ROUTE};
 use crate::network::{Link, LinkId, Use};
 
@@ -18,8 +18,12 @@ pub struct FabricCosts {
     copy: LinkId,
     /// The processor's time, which the kernels that it runs share.
     cpu: LinkId,
+    of_gpu: Gpu,
     gpu: [Option<LinkId>; 2],
+    gpu_behind_uplink: bool,
     uplink: [Option<LinkId>; 2],
+    /// Both directions of the uplink together.
+    joint: Option<LinkId>,
     /// The back end of each disk: its time, which reads and writes share.
     media: Vec<LinkId>,
     each: Vec<DriveLinks>,
@@ -40,11 +44,26 @@ const fn whole(link: LinkId) -> Use {
 }
 
 impl FabricCosts {
-    /// The machine with `drives` drives.
+    /// The part of the machine that `selection` names.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the machine does not take as many.
-    pub fn new(fabric: &Fabric, drives: u32) -> Result<Self> {
+    /// [`Error::Invalid`] for more drives than the machine takes, and names that it does not have.
+    pub fn new(fabric: &Fabric, selection: &Selection) -> Result<Self> {
+        let drives = selection.drives;
+        let of_gpu = fabric.gpu(selection.gpu.as_deref())?.clone();
+        let topology = selection.topology.as_deref().unwrap_or("default");
+        let gpu_behind_uplink = match fabric.topologies.get(topology) {
+            Some(topology) => topology.gpu_behind_uplink,
+            None if topology == "default" && fabric.topologies.is_empty() => false,
+            None => {
+                let names: Vec<&str> = fabric.topologies.keys().map(String::as_str).collect();
+                let names = if names.is_empty() { "default".into() } else { names.join(", ") };
+                return Err(Error::Invalid(format!(
+                    "fabric {} has no topology {topology}; it has {names}",
+                    fabric.name
+                )));
+            }
+        };
         if let Some(most) = fabric.drive.count_max.filter(|&most| drives > most) {
             return Err(Error::Invalid(format!(
                 "{drives} drives exceed drive.count_max of fabric {}, which is {most}",
@@ -61,14 +80,16 @@ impl FabricCosts {
         let mut optional =
             |name: &str, rate: Option<Positive>| rate.map(|rate| add(name.into(), rate.get()));
         let gpu = [
-            optional("gpu.down", fabric.gpu.down_bytes_per_second),
-            optional("gpu.up", fabric.gpu.up_bytes_per_second),
+            optional("gpu.down", of_gpu.down_bytes_per_second),
+            optional("gpu.up", of_gpu.up_bytes_per_second),
         ];
         let of_uplink = |rate: fn(&Uplink) -> Positive| fabric.uplink.as_ref().map(rate);
         let uplink = [
             optional("uplink.down", of_uplink(|uplink| uplink.down_bytes_per_second)),
             optional("uplink.up", of_uplink(|uplink| uplink.up_bytes_per_second)),
         ];
+        let joint = fabric.uplink.as_ref().and_then(|uplink| uplink.joint_bytes_per_second);
+        let joint = optional("uplink.joint", joint);
         let drive = &fabric.drive;
         let disks = drive.disks.unwrap_or(drives).min(drives.max(1));
         let media = (0..disks)
@@ -87,7 +108,20 @@ impl FabricCosts {
                 }),
             })
             .collect();
-        Ok(Self { fabric: fabric.clone(), drives, links, copy, cpu, gpu, uplink, media, each })
+        Ok(Self {
+            fabric: fabric.clone(),
+            drives,
+            links,
+            copy,
+            cpu,
+            of_gpu,
+            gpu,
+            gpu_behind_uplink,
+            uplink,
+            joint,
+            media,
+            each,
+        })
     }
 
     fn drive(&self, number: u32) -> Result<DriveLinks> {
@@ -119,17 +153,29 @@ impl FabricCosts {
         route.push(Use { link, per_byte: best_rate(points) / rate });
         let disk = drive as usize % self.media.len();
         route.push(Use { link: self.media[disk], per_byte: 1.0 / rate });
-        let beyond = if matches!(other, Place::Local(_)) { internal } else { uplink };
-        route.extend(beyond.map(whole));
+        if matches!(other, Place::Local(_)) {
+            route.extend(internal.map(whole));
+        } else {
+            route.extend(uplink.map(whole));
+            route.extend(self.joint.map(whole));
+        }
         Ok(Cost { seconds: latency.max(0.0), bytes, route })
     }
 
     fn transfer(&self, from: Place, to: Place, bytes: u64) -> Result<Cost> {
-        let link = match (from, to) {
-            (Place::Host(_), Place::Gpu(_)) => self.gpu[0],
-            (Place::Gpu(_), Place::Host(_)) => self.gpu[1],
-            (Place::Host(_), Place::Local(_)) => self.uplink[0],
-            (Place::Local(_), Place::Host(_)) => self.uplink[1],
+        let [down, up] = self.uplink;
+        let mut route = Route::new();
+        let over_uplink = match (from, to) {
+            (Place::Host(_), Place::Gpu(_)) => {
+                route.extend(self.gpu[0].map(whole));
+                self.gpu_behind_uplink.then_some(down)
+            }
+            (Place::Gpu(_), Place::Host(_)) => {
+                route.extend(self.gpu[1].map(whole));
+                self.gpu_behind_uplink.then_some(up)
+            }
+            (Place::Host(_), Place::Local(_)) => Some(down),
+            (Place::Local(_), Place::Host(_)) => Some(up),
             (Place::Host(_), Place::Host(_)) => None,
             _ => {
                 return Err(Error::Invalid(format!(
@@ -138,22 +184,31 @@ impl FabricCosts {
                 )));
             }
         };
-        let route = Route::from_iter([whole(link.unwrap_or(self.copy))]);
+        if let Some(direction) = over_uplink {
+            route.extend(direction.map(whole));
+            route.extend(self.joint.map(whole));
+        }
+        if route.is_empty() {
+            route.push(whole(self.copy));
+        }
         Ok(Cost { seconds: 0.0, bytes, route })
     }
 
     fn kernel(&self, place: Place, name: &str, bytes: u64) -> Result<Cost> {
+        let drive = &self.fabric.drive;
+        let own = &drive.kernels;
         if bytes == 0 {
-            return Ok(Cost::default());
+            let seconds = if name == "allocate" { drive.allocate_seconds } else { None };
+            return Ok(Cost::fixed(seconds.map_or(0.0, Positive::get)));
         }
-        let own = &self.fabric.drive.kernels;
         let missing = |key: &str| {
             Error::Invalid(format!("fabric {}: {key}.kernels.{name} is missing", self.fabric.name))
         };
         let seconds = |points: &Vec<SizePoint>| bytes as f64 / rate_at(points, bytes as f64);
         if matches!(place, Place::Local(_)) && !own.is_empty() {
             let points = own.get(name).ok_or_else(|| missing("drive"))?;
-            return Ok(Cost::fixed(seconds(points)));
+            let launch = drive.launch_seconds.map_or(0.0, Positive::get);
+            return Ok(Cost::fixed(launch + seconds(points)));
         }
         let points = self.fabric.host.kernels.get(name).ok_or_else(|| missing("host"))?;
         let per_byte = seconds(points) / bytes as f64;
@@ -190,7 +245,7 @@ impl FabricCosts {
         match task.op {
             Op::Compute { flops, .. } => {
                 let forward = graph.phases()[task.phase.0 as usize] == "forward";
-                let gpu = &self.fabric.gpu;
+                let gpu = &self.of_gpu;
                 let points = if forward { &gpu.forward } else { &gpu.backward };
                 let flops = flops as f64;
                 Ok(Cost::fixed(if flops > 0.0 { flops / rate_at(points, flops) } else { 0.0 }))

@@ -20,13 +20,42 @@ pub struct Fabric {
     pub name: String,
     /// The server.
     pub host: Host,
-    /// The compute device; it may be the host's own processor.
-    pub gpu: Gpu,
+    /// Compute devices by name, of which a run has one; it may be the host's own processor.
+    pub gpus: BTreeMap<String, Gpu>,
     /// Each drive.
     pub drive: Drive,
     /// The link between the host and all drives; without it, drives only share the host's memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uplink: Option<Uplink>,
+    /// Ways to put the machine together, by name; without any there is one, called `default`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub topologies: BTreeMap<String, Topology>,
+}
+
+/// A way to put the machine together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Topology {
+    /// Whether the compute device is behind the uplink as well, so that its transfers share it with the drives.
+    pub gpu_behind_uplink: bool,
+}
+
+/// What of a fabric a run uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selection {
+    /// Number of drives.
+    pub drives: u32,
+    /// Name of the compute device; without it the only one of the fabric.
+    pub gpu: Option<String>,
+    /// Name of the topology; without it `default`.
+    pub topology: Option<String>,
+}
+
+impl Selection {
+    /// So many drives, the only compute device, the default topology.
+    pub const fn drives(drives: u32) -> Self {
+        Self { drives, gpu: None, topology: None }
+    }
 }
 
 /// The server's memory and processor.
@@ -46,6 +75,9 @@ pub struct Host {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
+    /// Its memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<Positive>,
     /// Rates of forward passes over their operations.
     pub forward: Vec<WorkPoint>,
     /// Rates of backward passes, recomputation included.
@@ -83,6 +115,12 @@ pub struct Drive {
     pub mixed_seconds_per_second: Positive,
     /// Seconds until a header is durable, flush included.
     pub seal_seconds: Positive,
+    /// Seconds to allocate and map the buffers of a tasklet in the device beside the drive (0 without the key).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocate_seconds: Option<Positive>,
+    /// Seconds to launch a kernel there (0 without the key).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub launch_seconds: Option<Positive>,
     /// Rates of the kernels of the device beside the drive; without them the host's processor plays it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kernels: BTreeMap<String, Vec<SizePoint>>,
@@ -102,9 +140,24 @@ pub struct Uplink {
     pub down_bytes_per_second: Positive,
     /// Drives to host.
     pub up_bytes_per_second: Positive,
+    /// Both directions together; without it they do not disturb each other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub joint_bytes_per_second: Option<Positive>,
 }
 
 impl Fabric {
+    /// Names of the descriptions that come with the program.
+    pub const SHIPPED: [&str; 1] = ["smartssd-falcon"];
+
+    /// The description of that name that comes with the program; `None` when there is none.
+    pub fn shipped(name: &str) -> Option<Result<Self>> {
+        let text = match name {
+            "smartssd-falcon" => include_str!("../../fabrics/smartssd-falcon.toml"),
+            _ => return None,
+        };
+        Some(Self::parse(text))
+    }
+
     /// Reads a description.
     ///
     /// # Errors
@@ -127,6 +180,31 @@ impl Fabric {
         Ok(fabric)
     }
 
+    /// The compute device of a run.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with the names that exist, when `name` is none of them or is needed.
+    pub fn gpu(&self, name: Option<&str>) -> Result<&Gpu> {
+        let names = || self.gpus.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        match name {
+            Some(name) => self.gpus.get(name).ok_or_else(|| {
+                Error::Invalid(format!(
+                    "fabric {} has no GPU {name}; it has {}",
+                    self.name,
+                    names()
+                ))
+            }),
+            None => match self.gpus.values().next() {
+                Some(only) if self.gpus.len() == 1 => Ok(only),
+                _ => Err(Error::Invalid(format!(
+                    "fabric {} has several GPUs; choose one with --gpu: {}",
+                    self.name,
+                    names()
+                ))),
+            },
+        }
+    }
+
     /// The description as text.
     ///
     /// # Errors
@@ -145,11 +223,13 @@ impl Fabric {
         let sizes = |points: &[SizePoint]| points.iter().map(|p| p.bytes.get()).collect();
         let work = |points: &[WorkPoint]| points.iter().map(|p| p.flops.get()).collect();
         let mut curves: Vec<(String, Vec<f64>)> = vec![
-            ("gpu.forward".into(), work(&self.gpu.forward)),
-            ("gpu.backward".into(), work(&self.gpu.backward)),
             ("drive.read".into(), sizes(&self.drive.read)),
             ("drive.write".into(), sizes(&self.drive.write)),
         ];
+        for (name, gpu) in &self.gpus {
+            curves.push((format!("gpus.{name}.forward"), work(&gpu.forward)));
+            curves.push((format!("gpus.{name}.backward"), work(&gpu.backward)));
+        }
         curves.extend(kernels("host", &self.host.kernels));
         curves.extend(kernels("drive", &self.drive.kernels));
         for (key, points) in [
@@ -167,6 +247,9 @@ impl Fabric {
             if !sizes.is_sorted_by(|a, b| a < b) {
                 return Err(Error::Invalid(format!("{key}: sizes must ascend")));
             }
+        }
+        if self.gpus.is_empty() {
+            return Err(Error::Invalid("gpus: at least one compute device is needed".into()));
         }
         for (key, count) in
             [("drive.count_max", self.drive.count_max), ("drive.disks", self.drive.disks)]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use nearfield_sim::VirtualExecutor;
-use nearfield_sim::fabric::{Fabric, FabricCosts};
+use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
 use nearfield_techniques::offload::plan::gradient::MicroStep;
 use nearfield_train::trainer::{GraphKind, Trainer};
 
@@ -23,7 +23,7 @@ pub struct Predicted {
 pub fn predict(fabric: &Path, trainer: &Trainer) -> Result<Predicted> {
     let fabric = Fabric::load(fabric)?;
     let options = trainer.options();
-    let costs = FabricCosts::new(&fabric, options.drives.len() as u32)?;
+    let costs = FabricCosts::new(&fabric, &Selection::drives(options.drives.len() as u32))?;
     let executor = VirtualExecutor::new(costs)?;
     let mut predicted = Predicted::default();
     let mut add = |kind: GraphKind, times: f64| -> Result<()> {
