@@ -324,6 +324,73 @@ fn a_simulated_step_is_one_json_object_a_combination() {
 }
 
 #[test]
+fn a_run_whose_superblock_is_lost_is_not_overwritten() {
+    let place = Place::new();
+    let drives = place.drives(2);
+    succeeded(&place.train("su+o", &drives, &["--steps", "3"]));
+    for lost in [&drives[..1], &drives[..]] {
+        let kept: Vec<Vec<u8>> =
+            lost.iter().map(|dir| std::fs::read(dir.join("superblock.nf")).unwrap()).collect();
+        for dir in lost {
+            std::fs::remove_file(dir.join("superblock.nf")).unwrap();
+        }
+        let slots = std::fs::read(drives[0].join("slots.nf")).unwrap();
+        for more in [&["--steps", "3"][..], &["--steps", "4", "--resume"]] {
+            let words = ["superblock.nf is missing", "--overwrite"];
+            failed_with(&place.train("su+o", &drives, more), &words);
+        }
+        assert!(std::fs::read(drives[0].join("slots.nf")).unwrap() == slots);
+        for (dir, bytes) in lost.iter().zip(kept) {
+            std::fs::write(dir.join("superblock.nf"), bytes).unwrap();
+        }
+    }
+    succeeded(&place.train("su+o", &drives, &["--steps", "4", "--resume"]));
+}
+
+#[test]
+fn what_this_machine_cannot_hold_is_refused_before_anything_is_made() {
+    let place = Place::new();
+    let drives = place.drives(1);
+    for (flags, wanted) in [
+        (&["--layers", "16777216"][..], &["GB", "--layers"][..]),
+        (&["--batch", "400000000"], &["GB", "--batch"]),
+        (&["--hidden", "16777216"], &["GB", "--hidden"]),
+        (&["--threads", "100000"], &["--threads 100000", "1024"]),
+        (&["--loss-scale", "1e300"], &["loss scale", "2^120"]),
+        (&["--batch", "0"], &["--batch must"]),
+        (&["--trace", "."], &["--trace"]),
+        (&["--report", "."], &["--report"]),
+    ] {
+        let mut train = Command::new(env!("CARGO_BIN_EXE_nearfield"));
+        train.current_dir(place.root.path()).args(["train", "--data"]).arg(&place.text);
+        let output = train.arg("--drive").arg(&drives[0]).args(flags).output().unwrap();
+        failed_with(&output, wanted);
+        assert_eq!(std::fs::read_dir(&drives[0]).unwrap().count(), 0, "{flags:?}");
+    }
+    let inside = drives[0].join("inside");
+    std::fs::create_dir(&inside).unwrap();
+    failed_with(&place.train("su+o", &[drives[0].clone(), inside], &[]), &["lies in the other"]);
+}
+
+#[test]
+fn an_interrupted_measurement_leaves_nothing() {
+    let place = Place::new();
+    let drives = place.drives(1);
+    let mut io = Command::new(env!("CARGO_BIN_EXE_nearfield"));
+    io.args(["bench", "io", "--bytes", "64MiB", "--rounds", "1000", "--drive"]).arg(&drives[0]);
+    let mut child = io.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while std::fs::read_dir(&drives[0]).unwrap().count() == 0 {
+        assert!(child.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let terminate = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(terminate.success());
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert_eq!(std::fs::read_dir(&drives[0]).unwrap().count(), 0);
+}
+
+#[test]
 fn the_reference_lists_every_flag_and_no_other() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfield"));
     let help = command.env_clear().args(["train", "--help"]).output().unwrap().stdout;

@@ -8,7 +8,7 @@ use nearfield_runtime::memory::Arena;
 use serde::Serialize;
 
 use crate::output::Output;
-use crate::values::{median, threads};
+use crate::values::{median, thread_count, threads};
 
 /// Flags of `nearfield bench codec`.
 #[derive(Debug, Clone, clap::Args)]
@@ -19,8 +19,8 @@ pub struct CodecArgs {
     /// Share of the elements that is kept
     #[arg(long, default_value_t = 0.01)]
     keep: f64,
-    /// Threads; 0 for one a processor
-    #[arg(long, default_value_t = 0)]
+    /// Threads, up to 1024; 0 for one a processor
+    #[arg(long, default_value_t = 0, value_parser = thread_count)]
     threads: usize,
     /// Times that both are measured
     #[arg(long, default_value_t = 15)]

@@ -21,7 +21,7 @@ pub use update::UpdateArgs;
 pub enum BenchArgs {
     /// The storage engine's reads, writes, and both at once, beside the fastest raw requests
     Io(IoArgs),
-    /// The optimizer update on the CPU, beside a pass over the same arrays that only adds
+    /// The optimizer update on the CPU, beside a pass over the same arrays that only compares
     Update(UpdateArgs),
     /// Exact top-k selection, beside one read of the same gradient
     Codec(CodecArgs),

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::output::Output;
 use crate::scratch::ScratchDirectory;
-use crate::values::{bytes, median, named, threads};
+use crate::values::{bytes, median, named, thread_count, threads};
 
 /// Elements of the synthetic gradient; it repeats, because no time depends on its values.
 const PERIOD: u64 = 1 << 20;
@@ -59,7 +59,7 @@ pub struct StepArgs {
     #[arg(long, default_value = "power", value_parser = named::<Durability>)]
     durability: Durability,
     /// Threads of the kernels; 0 for one a processor
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = thread_count)]
     threads: usize,
     /// Requests in flight on each drive
     #[arg(long)]

@@ -11,7 +11,7 @@ use rayon::ThreadPool;
 use serde::Serialize;
 
 use crate::output::Output;
-use crate::values::{median, named, threads};
+use crate::values::{median, named, thread_count, threads};
 
 /// Flags of `nearfield bench update`.
 #[derive(Debug, Clone, clap::Args)]
@@ -19,8 +19,8 @@ pub struct UpdateArgs {
     /// Parameters
     #[arg(long, default_value_t = 50_000_000)]
     params: usize,
-    /// Threads; 0 for one a processor
-    #[arg(long, default_value_t = 0)]
+    /// Threads, up to 1024; 0 for one a processor
+    #[arg(long, default_value_t = 0, value_parser = thread_count)]
     threads: usize,
     /// Update rule
     #[arg(long, default_value = "adamw", value_parser = named::<Optimizer>)]

@@ -99,6 +99,18 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// Most threads that may be asked for.
+pub const THREADS_MAX: usize = 1024;
+
+/// Number of threads as a flag gives it.
+///
+/// # Errors
+/// A message with the range.
+pub fn thread_count(text: &str) -> Result<usize, String> {
+    let refuse = || format!("{text:?} is not a number of threads from 0 to {THREADS_MAX}");
+    text.parse().ok().filter(|&threads| threads <= THREADS_MAX).ok_or_else(refuse)
+}
+
 /// Threads to use: 0 stands for one a processor.
 pub fn threads(asked: usize) -> usize {
     if asked > 0 { asked } else { std::thread::available_parallelism().map_or(1, usize::from) }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use nearfield_bench::calibrate;
-use nearfield_bench::values::named;
+use nearfield_bench::values::{named, thread_count};
 use nearfield_runtime::types::DType;
 use nearfield_sim::fabric::{Fabric, Gpu, Positive, WorkPoint};
 use nearfield_train::measure::{self, BlockTime};
@@ -31,7 +31,7 @@ pub struct CalibrateArgs {
     #[arg(long, value_parser = named::<DType>, value_name = "DTYPE", default_value = "fp32")]
     dtype: DType,
     /// Threads; 0 for one a processor
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = thread_count)]
     threads: usize,
 }
 

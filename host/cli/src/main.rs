@@ -58,7 +58,22 @@ fn main() -> ExitCode {
         Command::State(command) => state::run(&command).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        eprintln!("error: {}", message(&error));
         ExitCode::FAILURE
     })
+}
+
+/// The error and its causes, without those that an error has already said.
+fn message(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            if !text.is_empty() {
+                text.push_str(": ");
+            }
+            text.push_str(&cause);
+        }
+    }
+    text
 }

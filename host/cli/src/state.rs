@@ -13,7 +13,7 @@ use crate::values::human_bytes;
 pub enum StateCommand {
     /// Say what the drives hold
     Inspect(Drives),
-    /// Read everything and recompute every checksum
+    /// Read all that a continued run needs and recompute every checksum
     Verify(Drives),
     /// Print the digest of step, master weights and moments
     Digest(Drives),

@@ -9,7 +9,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused or failed an operation on a file.
-    #[error("{operation} {} at offset {offset}, {length} bytes: {source}; {remedy}", path.display())]
+    #[error("{operation} {}{}: {source}; {remedy}", path.display(), place(*offset, *length))]
     Io {
         /// What was tried: `read`, `write`, `flush`, `open`, `lock`, `reserve` …
         operation: &'static str,
@@ -199,6 +199,11 @@ impl Error {
     }
 }
 
+/// Where in a file; nothing for an operation on the whole.
+fn place(offset: u64, length: u64) -> String {
+    if length == 0 { String::new() } else { format!(" at offset {offset}, {length} bytes") }
+}
+
 /// What to do about an error of the operating system.
 fn remedy(error: &std::io::Error) -> &'static str {
     match error.raw_os_error() {
@@ -216,7 +221,7 @@ fn remedy(error: &std::io::Error) -> &'static str {
             "the process may not do this: check the owner and mode of the drive directory"
         }
         Some(libc::ENOENT | libc::ENOTDIR) => {
-            "it does not exist: check the path given with --drive and that the drive is mounted"
+            "it does not exist: check the path and that the drive is mounted, make a missing directory, or copy a lost file back"
         }
         Some(libc::ENODEV | libc::ENXIO) => {
             "the drive is gone: check its connection and that it is mounted"

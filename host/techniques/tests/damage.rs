@@ -318,6 +318,10 @@ fn an_older_copy_of_a_file_is_not_taken_for_the_newest() {
                 drop(resumed);
                 before.script.resume_and_finish(&dirs, 2, 3, name);
             }
+            // Drive 0 may have come further before drive 1 failed: then its state is newer than the journals say.
+            Err(error) if name == "journal.nf" && !error.to_string().contains("for step 3") => {
+                assert!(error.to_string().contains("but the journal says step 2"), "{error}");
+            }
             Err(error) => {
                 names(&error, &path, name);
                 assert!(error.to_string().contains("for step 3"), "{error}");

@@ -40,15 +40,18 @@ impl Default for DynamicScale {
     }
 }
 
+/// Largest loss scale: 2^120, far below the end of fp32.
+const LARGEST: f64 = 1.329_227_995_784_916e36;
+
 impl LossScale {
     /// Checks that scales are finite and positive, and counts at least 1.
     pub fn validate(&self) -> Result<()> {
         let positive = |value: f64, name: &str| {
-            if value.is_finite() && value > 0.0 {
+            if value > 0.0 && value <= LARGEST {
                 return Ok(());
             }
             Err(Error::Invalid(format!(
-                "{name} {value} is not a finite number above 0; use a power of two such as 65536"
+                "{name} {value} is not above 0 and at most 2^120; use a power of two such as 65536"
             )))
         };
         match *self {

@@ -161,7 +161,7 @@ pub struct TrainArgs {
     /// Where the model computes: auto, cpu or cuda [default: auto]
     #[arg(long, value_parser = named::<Compute>, value_name = "NAME", help_heading = "Training")]
     pub compute: Option<Compute>,
-    /// CPU threads of the model and of the update kernels [default: all cores]
+    /// CPU threads of the model and of the update kernels, up to 1024; 0 for all cores [default: 0]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub threads: Option<usize>,
 

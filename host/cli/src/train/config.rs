@@ -142,7 +142,7 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
         clip: args.clip.unwrap_or(1.0),
         seed: args.seed.unwrap_or(0),
         compute: args.compute.unwrap_or(Compute::Auto).device().into(),
-        threads: args.threads.unwrap_or(cores).max(1),
+        threads: args.threads.filter(|&threads| threads > 0).unwrap_or(cores),
         evaluation_batches: args.eval_batches.unwrap_or(8),
         offload,
         drives: args.drive.clone(),

@@ -49,10 +49,13 @@ pub struct Line {
     pub eval_loss: Option<f64>,
 }
 
+/// The number, or the largest one for infinity and NaN, which JSON does not have.
+pub fn finite(value: f64) -> f64 {
+    if value.is_finite() { value } else { f64::MAX }
+}
+
 impl From<&IterationReport> for Line {
     fn from(report: &IterationReport) -> Self {
-        // JSON has no infinity and no NaN.
-        let finite = |value: f64| if value.is_finite() { value } else { f64::MAX };
         Self {
             iteration: report.iteration,
             step: report.step,

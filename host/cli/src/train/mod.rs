@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use nearfield_runtime::timeline::{ResourceUse, TraceFile};
 use nearfield_train::generate::GenerateOptions;
@@ -44,7 +44,19 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
         format!("cannot make the directory {} for results (--out)", out.display())
     })?;
     let report_path = args.report.clone().unwrap_or_else(|| out.join("report.json"));
-    let trace = args.trace.as_ref().map(|path| TraceFile::create(path)).transpose()?;
+    if let Some(parent) = report_path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        std::fs::create_dir_all(parent).with_context(|| {
+            format!("cannot make the directory {} for the report (--report)", parent.display())
+        })?;
+    }
+    if report_path.is_dir() {
+        bail!("--report {} is a directory; give a file", report_path.display());
+    }
+    let create_trace = |path: &PathBuf| {
+        TraceFile::create(path)
+            .with_context(|| format!("--trace {} cannot be written", path.display()))
+    };
+    let trace = args.trace.as_ref().map(create_trace).transpose()?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // A second signal ends the process at once; the state survives that too.
@@ -121,7 +133,7 @@ impl Run {
             let mut line = Line::from(&report);
             let due = self.eval_every > 0 && report.iteration.is_multiple_of(self.eval_every);
             if due || report.iteration == last {
-                line.eval_loss = self.trainer.evaluate()?;
+                line.eval_loss = self.trainer.evaluate()?.map(metrics::finite);
             }
             self.usage = usage(&self.trainer, &report);
             if let Some(trace) = &mut self.trace {
@@ -170,12 +182,28 @@ impl Run {
         if let (Some(first), Some(last)) = (lines.first(), lines.last()) {
             writeln!(
                 text,
-                "loss          {:.4} -> {:.4} over {} iterations",
-                first.loss, last.loss, last.iteration
+                "loss          {} -> {} over {} iterations",
+                loss_text(first.loss),
+                loss_text(last.loss),
+                last.iteration
             )?;
         }
         if let Some(loss) = lines.iter().rev().find_map(|line| line.eval_loss) {
-            writeln!(text, "evaluation    {loss:.4}")?;
+            writeln!(text, "evaluation    {}", loss_text(loss))?;
+        }
+        let mut own = lines.iter().filter(|line| line.iteration > self.resumed_at).peekable();
+        if own.peek().is_none() {
+            writeln!(
+                text,
+                "nothing done  the run had {} iterations already; give more --steps to continue it",
+                self.resumed_at
+            )?;
+        } else if own.all(|line| line.skipped) {
+            writeln!(
+                text,
+                "warning       every iteration was skipped, because its gradients overflowed: nothing was \
+                 trained; lower --lr or --loss-scale, or check the data"
+            )?;
         }
         let digest = report["state_digest"].as_str().unwrap_or_default();
         writeln!(text, "state digest  {digest}")?;
@@ -203,6 +231,11 @@ impl Run {
         }
         Ok(())
     }
+}
+
+/// A loss for people.
+fn loss_text(loss: f64) -> String {
+    if loss < f64::MAX { format!("{loss:.4}") } else { "not a number".into() }
 }
 
 /// Use of resources in one iteration; phases that share a resource are added up.

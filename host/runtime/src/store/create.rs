@@ -111,9 +111,10 @@ impl Creation {
     }
 }
 
-/// Two drives must not be one directory.
+/// Two drives must not be one directory, nor one lie in the other.
 pub(super) fn distinct(dirs: &[PathBuf]) -> Result<()> {
     let mut seen: HashMap<(u64, u64), &Path> = HashMap::new();
+    let mut paths: Vec<(&Path, PathBuf)> = Vec::new();
     for dir in dirs {
         let metadata =
             std::fs::metadata(dir).map_err(|source| Error::io("open", dir, 0, 0, source))?;
@@ -123,6 +124,16 @@ pub(super) fn distinct(dirs: &[PathBuf]) -> Result<()> {
                 remedy: "give --drive a directory on the drive".into(),
             });
         }
+        let full = dir.canonicalize().map_err(|source| Error::io("open", dir, 0, 0, source))?;
+        if let Some((other, _)) = paths.iter().find(|(_, other): &&(&Path, PathBuf)| {
+            *other != full && (other.starts_with(&full) || full.starts_with(other))
+        }) {
+            return Err(Error::Drives {
+                what: format!("one of {} and {} lies in the other", other.display(), dir.display()),
+                remedy: "give each drive a directory of its own".into(),
+            });
+        }
+        paths.push((dir.as_path(), full));
         if let Some(other) = seen.insert((metadata.dev(), metadata.ino()), dir) {
             return Err(Error::Drives {
                 what: format!("{} and {} are the same directory", other.display(), dir.display()),
@@ -134,8 +145,16 @@ pub(super) fn distinct(dirs: &[PathBuf]) -> Result<()> {
 }
 
 fn refuse_other_run(dir: &Path, overwrite: bool) -> Result<()> {
-    if overwrite || !dir.join(SUPERBLOCK_FILE).exists() {
+    if overwrite {
         return Ok(());
+    }
+    if !dir.join(SUPERBLOCK_FILE).exists() {
+        // The layout is written when everything else is there: without it a creation was cut off, with it a
+        // superblock was lost.
+        if !dir.join(LAYOUT_FILE).exists() {
+            return Ok(());
+        }
+        return Err(super::open::superblock_lost(dir));
     }
     Err(Error::Format {
         path: dir.to_path_buf(),

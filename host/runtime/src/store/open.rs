@@ -195,6 +195,9 @@ fn superblock(dir: &Path, place: u32) -> Result<Superblock> {
     match std::fs::read(&path) {
         Ok(bytes) => Superblock::decode(&path, place, &bytes),
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
+            if dir.join(LAYOUT_FILE).exists() {
+                return Err(superblock_lost(dir));
+            }
             let begun = STATE_FILES.iter().any(|name| dir.join(name).exists());
             Err(Error::Format {
                 path: dir.to_path_buf(),
@@ -207,6 +210,17 @@ fn superblock(dir: &Path, place: u32) -> Result<Superblock> {
             })
         }
         Err(source) => Err(Error::io("read", &path, 0, 4096, source)),
+    }
+}
+
+/// What is said about a directory that has everything of a run but the superblock.
+pub(super) fn superblock_lost(dir: &Path) -> Error {
+    Error::Format {
+        path: dir.to_path_buf(),
+        what: format!("the directory holds the state of a run, but {SUPERBLOCK_FILE} is missing"),
+        remedy: format!(
+            "copy {SUPERBLOCK_FILE} back if you have a copy, or give the run up with --overwrite"
+        ),
     }
 }
 

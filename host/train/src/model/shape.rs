@@ -60,6 +60,14 @@ impl Shape {
         Ok(())
     }
 
+    /// Number of parameters.
+    pub fn parameters(&self) -> u128 {
+        let [layers, hidden, vocab, seq] =
+            [self.layers, self.hidden, self.vocab, self.seq].map(u128::from);
+        let tables = if self.tied { vocab } else { 2 * vocab };
+        (tables + seq) * hidden + layers * (12 * hidden * hidden + 13 * hidden) + 2 * hidden
+    }
+
     /// Floating-point operations of a unit's forward pass over `batch` full sequences; `elements`: the weights it reads.
     pub fn forward_flops(&self, unit: Unit, elements: u64, batch: u32) -> u64 {
         let tokens = u64::from(batch) * u64::from(self.seq);
@@ -102,6 +110,15 @@ mod tests {
         };
         assert!(text(65, 2).contains("--hidden 64 or 66"));
         assert!(text(3, 4).contains("--hidden 4,"));
+    }
+
+    #[test]
+    fn parameters_are_those_of_the_tensors() {
+        for tied in [true, false] {
+            let shape = Shape { tied, ..SMALL };
+            let list = crate::model::TensorList::new(shape).unwrap();
+            assert_eq!(u128::from(list.elements()), shape.parameters());
+        }
     }
 
     #[test]

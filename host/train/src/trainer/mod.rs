@@ -98,6 +98,7 @@ impl Trainer {
     /// Text that cannot be used, contradictory options, drives that cannot be used, each with what to do.
     pub fn new(options: TrainOptions) -> Result<Self> {
         options.validate()?;
+        options.check_memory()?;
         let device = parse_device(&options.compute)?;
         tch::set_num_threads(options.threads as i32);
         let corpus = Corpus::load(&options.corpus, options.shape.seq)?;

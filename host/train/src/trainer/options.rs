@@ -59,6 +59,9 @@ pub struct TrainOptions {
     pub overwrite: bool,
 }
 
+/// Most threads that may be asked for.
+const THREADS_MAX: usize = 1024;
+
 impl TrainOptions {
     /// Checks ranges that no other part checks.
     ///
@@ -70,8 +73,19 @@ impl TrainOptions {
         self.loss_scale.validate()?;
         self.offload.validate()?;
         let invalid = |text: String| Err(Error::Invalid(text));
-        if self.batch == 0 || self.accumulate == 0 || self.iterations == 0 {
-            return invalid("--batch, --accumulate and --steps must be at least 1".into());
+        let counts = [
+            ("--batch", u64::from(self.batch)),
+            ("--accumulate", u64::from(self.accumulate)),
+            ("--steps", self.iterations),
+        ];
+        if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
+            return invalid(format!("{name} must be at least 1"));
+        }
+        if self.threads == 0 || self.threads > THREADS_MAX {
+            return invalid(format!(
+                "--threads {} must be between 1 and {THREADS_MAX}",
+                self.threads
+            ));
         }
         let HyperParameters { beta1, beta2, eps, weight_decay, .. } = self.hyper;
         for (name, beta) in [("--beta1", beta1), ("--beta2", beta2)] {
@@ -103,6 +117,46 @@ impl TrainOptions {
         }
         Ok(())
     }
+}
+
+impl TrainOptions {
+    /// Checks that what must stay in host memory fits the machine, before anything is made. What a step needs beside
+    /// it is not known here.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with what is needed and what to change.
+    pub fn check_memory(&self) -> Result<()> {
+        let Some(total) = memory_bytes() else { return Ok(()) };
+        let parameters = self.shape.parameters();
+        let width = u128::from(self.offload.weights_dtype.bytes());
+        let state = if self.offload.system.on_drives() { 0 } else { 16 };
+        let accumulators = if self.accumulate > 1 { 4 } else { 0 };
+        // Tensors' names and the units' plans take some kilobytes a block.
+        let weights =
+            parameters * (width + state + accumulators) + u128::from(self.shape.layers) * 8192;
+        let tokens = u128::from(self.batch) * u128::from(self.shape.seq);
+        let outputs =
+            (u128::from(self.shape.layers) + 1) * tokens * u128::from(self.shape.hidden) * width;
+        if weights + outputs <= total {
+            return Ok(());
+        }
+        let gigabytes = |bytes: u128| bytes as f64 / 1e9;
+        Err(Error::Invalid(format!(
+            "{:.1} GB of working weights and {:.1} GB of block outputs exceed the {:.1} GB of this machine's memory; \
+             use fewer --layers, a smaller --hidden, --batch or --seq, or --dtype bf16",
+            gigabytes(weights),
+            gigabytes(outputs),
+            gigabytes(total)
+        )))
+    }
+}
+
+/// Memory of the machine, where the system says it.
+fn memory_bytes() -> Option<u128> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u128 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
 }
 
 /// What makes a run the same run: it must not change when it is resumed.
