@@ -25,7 +25,10 @@ fn watch() -> anyhow::Result<()> {
         .name("scratch".into())
         .spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                for path in EXISTING.lock().iter() {
+                // Held to the end: a measurement that fails because its directory is gone waits for it in `drop`, and so
+                // cannot end the process with another exit code.
+                let existing = EXISTING.lock();
+                for path in existing.iter() {
                     // Files may still be made in it; the second attempt gets them.
                     if std::fs::remove_dir_all(path).is_err() {
                         let _ = std::fs::remove_dir_all(path);
