@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use nearfield_runtime::types::THREADS_MAX;
 use serde::de::DeserializeOwned;
 use serde::de::value::{Error, StrDeserializer};
 use serde::{Deserialize, Serialize};
@@ -98,9 +99,6 @@ pub fn median(values: &[f64]) -> f64 {
         _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
     }
 }
-
-/// Most threads that may be asked for.
-pub const THREADS_MAX: usize = 1024;
 
 /// Number of threads as a flag gives it.
 ///

@@ -1,4 +1,18 @@
-//! How values are printed.
+//! How values and tables are printed.
+
+use comfy_table::{Cell, CellAlignment, Table, presets};
+
+/// An empty table with these columns.
+pub fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
+    table
+}
+
+/// A cell for a number.
+pub fn right(text: String) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}
 
 /// A number of bytes for people: `1.5 GB`.
 pub fn human_bytes(bytes: u64) -> String {

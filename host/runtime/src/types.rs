@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Most threads that a user may ask for: beyond it, a system refuses them in the middle of the work.
+pub const THREADS_MAX: usize = 1024;
+
 /// Number format of weights or gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

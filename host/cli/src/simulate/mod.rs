@@ -123,7 +123,7 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
         results.push(outcome);
     }
     if !args.json {
-        println!("{}", show::table(&results));
+        println!("{}", show::rows(&results));
         if let [only] = &results[..] {
             println!("\n{}", show::details(only));
         }

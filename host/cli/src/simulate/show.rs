@@ -2,19 +2,14 @@
 
 use std::fmt::Write;
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::Cell;
 
 use super::case::Outcome;
-use crate::values::human_bytes;
-
-fn right(text: String) -> Cell {
-    Cell::new(text).set_alignment(CellAlignment::Right)
-}
+use crate::values::{human_bytes, right, table};
 
 /// One row a combination.
-pub fn table(outcomes: &[Outcome]) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header([
+pub fn rows(outcomes: &[Outcome]) -> String {
+    let mut table = table(&[
         "model",
         "GPU",
         "drives",

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::Cell;
 use nearfield_runtime::graph::Traffic;
 use nearfield_runtime::memory::arena_bytes;
 use nearfield_runtime::timeline::ResourceUse;
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::metrics::Line;
 use super::predict::Predicted;
-use crate::values::human_bytes;
+use crate::values::{human_bytes, right, table};
 
 /// What is only known at the end.
 pub struct Ending<'a> {
@@ -149,16 +149,6 @@ pub fn tables(report: &Value, usage: &[ResourceUse]) -> String {
         ]);
     }
     format!("{traffic}\n\n{memory}\n\n{phases}\n\n{resources}")
-}
-
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
-    table
-}
-
-fn right(text: String) -> Cell {
-    Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
 /// Largest resident memory of this process so far, from the kernel.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use nearfield_runtime::io::IoOptions;
 use nearfield_runtime::store::Durability;
-use nearfield_runtime::types::HyperParameters;
+use nearfield_runtime::types::{HyperParameters, THREADS_MAX};
 use nearfield_techniques::offload::{DeviceChoice, OffloadOptions};
 use serde::{Deserialize, Serialize};
 
@@ -58,9 +58,6 @@ pub struct TrainOptions {
     /// Replace another run on the drives.
     pub overwrite: bool,
 }
-
-/// Most threads that may be asked for.
-const THREADS_MAX: usize = 1024;
 
 impl TrainOptions {
     /// Checks ranges that no other part checks.
