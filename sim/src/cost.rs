@@ -7,7 +7,7 @@ use nearfield_runtime::graph::{Graph, Resource, Task};
 use crate::network::{Link, Use};
 
 /// Most links on one route.
-pub const MAX_ROUTE: usize = 8;
+pub const MAX_ROUTE: usize = 12;
 
 /// What one task takes: a time that nothing else changes, and after it a transfer that shares links with others.
 #[derive(Debug, Clone, Default, PartialEq)]

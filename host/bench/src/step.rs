@@ -69,7 +69,7 @@ pub struct StepArgs {
     block_size: Option<u64>,
     /// Description of this machine, as `nearfield calibrate` writes it; the summary then has predicted seconds
     #[arg(long, value_name = "FILE")]
-    fabric: Option<PathBuf>,
+    fabric: Option<String>,
     /// Print JSON, one object a line
     #[arg(long)]
     json: bool,
@@ -193,6 +193,7 @@ fn config(args: &StepArgs, drives: Vec<PathBuf>) -> EngineConfig {
             name: "flat".into(),
             weight_elements: args.params,
             output_bytes: 0,
+            working_bytes: 0,
             forward_flops: 0,
             forward: true,
             gradients: vec![(0, args.params)],
@@ -231,7 +232,7 @@ pub fn run(args: &StepArgs) -> anyhow::Result<()> {
     let model = Synthetic::new(args.gradient_dtype);
     let config = config(args, paths.clone());
     let flat = FlatModel::single(args.params)?;
-    let fabric = args.fabric.as_deref().map(Fabric::load).transpose()?;
+    let fabric = args.fabric.as_deref().map(Fabric::open).transpose()?;
     let mut engine = OffloadEngine::create(&config, flat, false, &record(0), &initial)?;
     let predicted = fabric.map(|fabric| predict(&fabric, args, &engine)).transpose()?;
     // The first step meets cold memory, and tells how many bytes the limit is to be measured for.

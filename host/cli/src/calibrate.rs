@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use nearfield_bench::calibrate;
 use nearfield_bench::values::{named, thread_count};
 use nearfield_runtime::types::DType;
-use nearfield_sim::fabric::{Fabric, Gpu, Positive, WorkPoint};
+use nearfield_sim::fabric::{Fabric, Gpu, LinkDescription, Positive, WorkPoint};
 use nearfield_train::measure::{self, BlockTime};
 
 use crate::train::Compute;
@@ -44,6 +44,7 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     let drive = calibrate::drive(&args.drive)?;
     let host = calibrate::host(threads)?;
     let blocks = measure::blocks(args.compute.device(), args.dtype, threads)?;
+    let copies = measure::copies(args.compute.device())?;
     let rate = |of: fn(&BlockTime) -> (f64, f64)| -> Result<Vec<WorkPoint>> {
         let point = |block: &BlockTime| {
             let (flops, seconds) = of(block);
@@ -53,22 +54,35 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
         blocks.iter().map(point).collect()
     };
     let gpu = Gpu {
+        count_max: None,
         memory_bytes: None,
+        in_host_memory: copies.is_none(),
+        price_usd: None,
+        kernels: BTreeMap::new(),
         forward: rate(|block| (block.forward_flops as f64, block.forward_seconds))?,
         backward: rate(|block| (3.0 * block.forward_flops as f64, block.backward_seconds))?,
-        down_bytes_per_second: None,
-        up_bytes_per_second: None,
     };
-    let fabric = Fabric {
-        name: args.name.clone(),
-        host,
-        gpus: BTreeMap::from([(args.compute.device().to_owned(), gpu)]),
-        drive,
-        uplink: None,
-        topologies: BTreeMap::new(),
-    };
+    let mut links = BTreeMap::from([("nvme".to_owned(), link("drive", None, None))]);
+    if let Some((down, up)) = copies {
+        let rate = |value| Positive::try_from(value).map_err(anyhow::Error::msg);
+        links.insert("gpu".to_owned(), link("gpu", Some(rate(up)?), Some(rate(down)?)));
+    }
+    let gpus = BTreeMap::from([(args.compute.device().to_owned(), gpu)]);
+    let fabric = Fabric::new(&args.name, host, gpus, drive, links)?;
     std::fs::write(&args.out, fabric.to_toml()?)
         .with_context(|| format!("cannot write {} (--out)", args.out.display()))?;
     eprintln!("Wrote {}", args.out.display());
     Ok(())
+}
+
+/// A link between a place and the host: to the host, and back.
+fn link(place: &str, to_host: Option<Positive>, back: Option<Positive>) -> LinkDescription {
+    LinkDescription {
+        between: [place.to_owned(), "host".to_owned()],
+        forward_bytes_per_second: to_host,
+        backward_bytes_per_second: back,
+        joint_bytes_per_second: None,
+        latency_seconds: None,
+        efficiency: Vec::new(),
+    }
 }

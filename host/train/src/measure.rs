@@ -118,6 +118,27 @@ fn block(hidden: u32, dtype: DType, device: tch::Device) -> Result<BlockTime> {
     })
 }
 
+/// Bytes a second of copies to the compute device and back; `None` where it computes in the host's memory.
+///
+/// # Errors
+/// A device that is not there, and what libtorch reports.
+pub fn copies(compute: &str) -> Result<Option<(f64, f64)>> {
+    const BYTES: i64 = 64 << 20;
+    let device = parse_device(compute)?;
+    if device == tch::Device::Cpu {
+        return Ok(None);
+    }
+    let torch = |error| Error::torch("a copy that is measured", &error);
+    let make = |device| Tensor::f_zeros([BYTES], (Kind::Uint8, device)).map_err(torch);
+    let (mut host, mut far) = (make(tch::Device::Cpu)?, make(device)?);
+    let (mut down, mut up) = (Vec::new(), Vec::new());
+    for _ in 0..9 {
+        down.push(timed(device, || far.f_copy_(&host).map(|_| ()).map_err(torch))?.1);
+        up.push(timed(device, || host.f_copy_(&far).map(|_| ()).map_err(torch))?.1);
+    }
+    Ok(Some((BYTES as f64 / median(down), BYTES as f64 / median(up))))
+}
+
 /// The result of `work`, and the seconds until `device` has finished it.
 fn timed<T>(device: tch::Device, work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
     let begin = Instant::now();

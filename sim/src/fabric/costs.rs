@@ -1,29 +1,34 @@
 //! What tasks take on a described machine.
 
+use std::collections::HashMap;
+
 use arrayvec::ArrayVec;
-use nearfield_runtime::graph::{Direction, Graph, Op, Place, Resource, Task};
+use nearfield_runtime::graph::{Collective, Direction, Graph, Op, Place, Resource, Task};
+use nearfield_runtime::timeline::Timeline;
 use nearfield_runtime::{Error, Result};
 
+use super::describe::Gpu;
+use super::machine::{Hop, LinkList, Machine};
 use super::numbers::{Positive, SizePoint, best_rate, rate_at};
-use super::{Fabric, Gpu, Selection, Uplink};
+use super::{Fabric, Selection};
 use crate::cost::{Cost, CostModel, MAX_ROUTE};
 use crate::network::{Link, LinkId, Use};
 
-/// The cost model of a [`Fabric`] with a number of drives.
+/// The cost model of a [`Fabric`] with a number of drives and compute devices.
 #[derive(Debug, Clone)]
 pub struct FabricCosts {
     fabric: Fabric,
-    drives: u32,
+    selection: Selection,
+    machine: Machine,
     links: Vec<Link>,
+    /// The kind of each link.
+    groups: Vec<String>,
+    factors: Factors,
     copy: LinkId,
     /// The processor's time, which the kernels that it runs share.
     cpu: LinkId,
-    of_gpu: Gpu,
-    gpu: [Option<LinkId>; 2],
-    gpu_behind_uplink: bool,
-    uplink: [Option<LinkId>; 2],
-    /// Both directions of the uplink together.
-    joint: Option<LinkId>,
+    gpu_name: String,
+    gpu: Gpu,
     /// The back end of each disk: its time, which reads and writes share.
     media: Vec<LinkId>,
     each: Vec<DriveLinks>,
@@ -33,115 +38,189 @@ pub struct FabricCosts {
 struct DriveLinks {
     read: LinkId,
     write: LinkId,
-    internal: [Option<LinkId>; 2],
+    /// The way to the memory beside it: its time, which reads and writes share.
+    peer: Option<LinkId>,
+}
+
+/// How many times as fast as described engines with fixed times are.
+#[derive(Debug, Clone, Copy)]
+struct Factors {
+    compute: f64,
+    gather: f64,
+    kernel: f64,
+}
+
+impl Default for Factors {
+    fn default() -> Self {
+        Self { compute: 1.0, gather: 1.0, kernel: 1.0 }
+    }
 }
 
 type Route = ArrayVec<Use, MAX_ROUTE>;
-
-/// A byte takes as much of the link as it has bytes.
-const fn whole(link: LinkId) -> Use {
-    Use { link, per_byte: 1.0 }
-}
 
 impl FabricCosts {
     /// The part of the machine that `selection` names.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for more drives than the machine takes, and names that it does not have.
+    /// [`Error::Invalid`] for more drives or compute devices than the machine takes, and names that it does not have.
     pub fn new(fabric: &Fabric, selection: &Selection) -> Result<Self> {
-        let drives = selection.drives;
-        let of_gpu = fabric.gpu(selection.gpu.as_deref())?.clone();
-        let topology = selection.topology.as_deref().unwrap_or("default");
-        let gpu_behind_uplink = match fabric.topologies.get(topology) {
-            Some(topology) => topology.gpu_behind_uplink,
-            None if topology == "default" && fabric.topologies.is_empty() => false,
-            None => {
-                let names: Vec<&str> = fabric.topologies.keys().map(String::as_str).collect();
-                let names = if names.is_empty() { "default".into() } else { names.join(", ") };
-                return Err(Error::Invalid(format!(
-                    "fabric {} has no topology {topology}; it has {names}",
-                    fabric.name
-                )));
+        let (name, gpu) = fabric.gpu(selection.gpu.as_deref())?;
+        for (count, most, key, what) in [
+            (selection.drives, fabric.drive.count_max, vec!["drive", "count_max"], "drives"),
+            (selection.gpus, gpu.count_max, vec!["gpus", name, "count_max"], "compute devices"),
+        ] {
+            if let Some(most) = most.filter(|&most| count > most) {
+                let message =
+                    format!("{count} {what} are more than the {most} that the machine takes");
+                return Err(fabric.error(&key, &message));
             }
-        };
-        if let Some(most) = fabric.drive.count_max.filter(|&most| drives > most) {
-            return Err(Error::Invalid(format!(
-                "{drives} drives exceed drive.count_max of fabric {}, which is {most}",
-                fabric.name
-            )));
         }
-        let mut links = Vec::new();
-        let mut add = |name: String, capacity: f64| {
-            links.push(Link { name, capacity });
-            LinkId(links.len() as u32 - 1)
-        };
-        let copy = add("host.copy".into(), fabric.host.copy_bytes_per_second.get());
-        let cpu = add("host.cpu".into(), 1.0);
-        let mut optional =
-            |name: &str, rate: Option<Positive>| rate.map(|rate| add(name.into(), rate.get()));
-        let gpu = [
-            optional("gpu.down", of_gpu.down_bytes_per_second),
-            optional("gpu.up", of_gpu.up_bytes_per_second),
-        ];
-        let of_uplink = |rate: fn(&Uplink) -> Positive| fabric.uplink.as_ref().map(rate);
-        let uplink = [
-            optional("uplink.down", of_uplink(|uplink| uplink.down_bytes_per_second)),
-            optional("uplink.up", of_uplink(|uplink| uplink.up_bytes_per_second)),
-        ];
-        let joint = fabric.uplink.as_ref().and_then(|uplink| uplink.joint_bytes_per_second);
-        let joint = optional("uplink.joint", joint);
+        let mut links = LinkList::default();
+        let copy = fabric.host.copy_bytes_per_second.get();
+        let copy = links.add("host.copy".into(), "host.copy".into(), copy);
+        let cpu = links.add("host.cpu".into(), "host.cpu".into(), 1.0);
         let drive = &fabric.drive;
+        let drives = selection.drives;
         let disks = drive.disks.unwrap_or(drives).min(drives.max(1));
         let media = (0..disks)
-            .map(|disk| add(format!("disk{disk}.media"), drive.mixed_seconds_per_second.get()))
-            .collect();
-        let each = (0..drives)
-            .map(|number| DriveLinks {
-                read: add(format!("drive{number}.read"), best_rate(&drive.read)),
-                write: add(format!("drive{number}.write"), best_rate(&drive.write)),
-                internal: [
-                    ("read", drive.internal_read_bytes_per_second),
-                    ("write", drive.internal_write_bytes_per_second),
-                ]
-                .map(|(name, rate)| {
-                    rate.map(|rate| add(format!("drive{number}.internal.{name}"), rate.get()))
-                }),
+            .map(|disk| {
+                let capacity = drive.mixed_seconds_per_second.get();
+                links.add(format!("disk{disk}.media"), "disk.media".into(), capacity)
             })
             .collect();
+        let near = drive.near.as_ref();
+        let peer = near.map(|near| near.peer_mixed_seconds_per_second.map_or(2.0, Positive::get));
+        let each = (0..drives)
+            .map(|number| {
+                let mut add = |what: &str, rate: f64| {
+                    links.add(format!("drive{number}.{what}"), format!("drive.{what}"), rate)
+                };
+                DriveLinks {
+                    read: add("read", best_rate(&drive.read)),
+                    write: add("write", best_rate(&drive.write)),
+                    peer: peer.map(|seconds| add("peer", seconds)),
+                }
+            })
+            .collect();
+        let machine = Machine::new(fabric, selection, &mut links)?;
         Ok(Self {
             fabric: fabric.clone(),
-            drives,
-            links,
+            selection: selection.clone(),
+            machine,
+            links: links.links,
+            groups: links.groups,
+            factors: Factors::default(),
             copy,
             cpu,
-            of_gpu,
-            gpu,
-            gpu_behind_uplink,
-            uplink,
-            joint,
+            gpu_name: name.to_owned(),
+            gpu: gpu.clone(),
             media,
             each,
         })
+    }
+
+    /// The kind of each link: its name without the number of the drive or device that it belongs to.
+    pub fn link_groups(&self) -> &[String] {
+        &self.groups
+    }
+
+    /// The kind of an engine whose tasks take fixed times here, such as `gpu.compute`; `None` for engines that only wait
+    /// for links.
+    pub fn engine_group(&self, resource: &Resource) -> Option<&'static str> {
+        let engine = resource.name.rsplit('.').next()?;
+        match (resource.place, engine) {
+            (Place::Gpu(_), "compute") => Some("gpu.compute"),
+            (Place::Gpu(_), "d2h") if self.fabric.host.gather_bytes_per_second.is_some() => {
+                Some("host.gather")
+            }
+            (Place::Local(_), "kernel") if self.fabric.drive.near.is_some() => Some("drive.kernel"),
+            _ => None,
+        }
+    }
+
+    /// The same machine with all links or engines of one kind `factor` times as fast.
+    #[must_use]
+    pub fn faster(&self, group: &str, factor: f64) -> Self {
+        let mut faster = self.clone();
+        for (link, of) in faster.links.iter_mut().zip(&self.groups) {
+            if of == group {
+                link.capacity *= factor;
+            }
+        }
+        let Factors { compute, gather, kernel } = &mut faster.factors;
+        match group {
+            "gpu.compute" => *compute *= factor,
+            "host.gather" => *gather *= factor,
+            "drive.kernel" => *kernel *= factor,
+            _ => {}
+        }
+        faster
+    }
+
+    /// Checks that what a run of `graph` holds at a time fits the memory of each place.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] that names the memory's key, what is needed and what there is.
+    pub fn check_memory(&self, graph: &Graph, timeline: &Timeline) -> Result<()> {
+        let mut held: HashMap<Place, u64> = HashMap::new();
+        for claim in graph.claims() {
+            held.entry(claim.place).or_insert_with(|| timeline.peak_bytes(graph, claim.place));
+        }
+        let mut places: Vec<(Place, u64)> = held.into_iter().collect();
+        places.sort_unstable();
+        let near = self.fabric.drive.near.as_ref().and_then(|near| near.memory_bytes);
+        for (place, needed) in places {
+            let (memory, key) = match place {
+                Place::Host(_) => (self.fabric.host.memory_bytes, vec!["host", "memory_bytes"]),
+                Place::Gpu(_) => {
+                    (self.gpu.memory_bytes, vec!["gpus", &self.gpu_name, "memory_bytes"])
+                }
+                Place::Local(_) => (near, vec!["drive", "near", "memory_bytes"]),
+                Place::Drive(_) => {
+                    (self.fabric.drive.capacity_bytes, vec!["drive", "capacity_bytes"])
+                }
+            };
+            self.fabric.fits(&key, memory, needed, &place.to_string())?;
+        }
+        Ok(())
     }
 
     fn drive(&self, number: u32) -> Result<DriveLinks> {
         self.each.get(number as usize).copied().ok_or_else(|| {
             Error::Invalid(format!(
                 "drive {number} is not among the {} of fabric {}",
-                self.drives, self.fabric.name
+                self.selection.drives, self.fabric.name
             ))
         })
+    }
+
+    /// Adds the links between two places to `route`; returns their latency.
+    fn add_route(&self, from: Place, to: Place, bytes: u64, route: &mut Route) -> Result<f64> {
+        let hops = self.machine.route(&self.fabric, &self.selection, from, to)?;
+        for hop in hops {
+            for &link in &hop.links {
+                let used = Use { link, per_byte: hop.per_byte(bytes) };
+                route.try_push(used).map_err(|_| {
+                    let message = format!("the route from {from} to {to} has too many links");
+                    self.fabric.error(&["links"], &message)
+                })?;
+            }
+        }
+        Ok(hops.iter().map(|hop: &Hop| hop.latency_seconds).sum())
     }
 
     fn storage(&self, direction: Direction, drive: u32, other: Place, bytes: u64) -> Result<Cost> {
         let links = self.drive(drive)?;
         let of = &self.fabric.drive;
-        let (points, alone, link, internal, uplink) = match direction {
+        let medium = Place::Drive(drive);
+        let (points, alone, link, peer, from, to) = match direction {
             Direction::Read => {
-                (&of.read, &of.read_alone, links.read, links.internal[0], self.uplink[1])
+                let peer = of.near.as_ref().and_then(|near| near.peer_read_bytes_per_second);
+                (&of.read, &of.read_alone, links.read, peer, medium, other)
             }
             Direction::Write => {
-                (&of.write, &of.write_alone, links.write, links.internal[1], self.uplink[0])
+                let peer = of.near.as_ref().and_then(|near| near.peer_write_bytes_per_second);
+                (&of.write, &of.write_alone, links.write, peer, other, medium)
             }
         };
         let size = bytes as f64;
@@ -154,69 +233,114 @@ impl FabricCosts {
         let disk = drive as usize % self.media.len();
         route.push(Use { link: self.media[disk], per_byte: 1.0 / rate });
         if matches!(other, Place::Local(_)) {
-            route.extend(internal.map(whole));
-        } else {
-            route.extend(uplink.map(whole));
-            route.extend(self.joint.map(whole));
+            let used = links.peer.zip(peer);
+            route.extend(used.map(|(link, rate)| Use { link, per_byte: 1.0 / rate.get() }));
         }
-        Ok(Cost { seconds: latency.max(0.0), bytes, route })
+        let far = self.add_route(from, to, bytes, &mut route)?;
+        Ok(Cost { seconds: latency.max(0.0) + far, bytes, route })
     }
 
-    fn transfer(&self, from: Place, to: Place, bytes: u64) -> Result<Cost> {
-        let [down, up] = self.uplink;
+    fn transfer(&self, from: Place, to: Place, bytes: u64, gradient: bool) -> Result<Cost> {
         let mut route = Route::new();
-        let over_uplink = match (from, to) {
-            (Place::Host(_), Place::Gpu(_)) => {
-                route.extend(self.gpu[0].map(whole));
-                self.gpu_behind_uplink.then_some(down)
-            }
-            (Place::Gpu(_), Place::Host(_)) => {
-                route.extend(self.gpu[1].map(whole));
-                self.gpu_behind_uplink.then_some(up)
-            }
-            (Place::Host(_), Place::Local(_)) => Some(down),
-            (Place::Local(_), Place::Host(_)) => Some(up),
-            (Place::Host(_), Place::Host(_)) => None,
-            _ => {
-                return Err(Error::Invalid(format!(
-                    "fabric {} has no route from {from} to {to}",
-                    self.fabric.name
-                )));
-            }
-        };
-        if let Some(direction) = over_uplink {
-            route.extend(direction.map(whole));
-            route.extend(self.joint.map(whole));
+        let mut seconds = self.add_route(from, to, bytes, &mut route)?;
+        if self.machine.node(from) == self.machine.node(to) {
+            route.push(Use { link: self.copy, per_byte: 1.0 });
+        } else if let Some(rate) = self.fabric.host.gather_bytes_per_second.filter(|_| gradient) {
+            seconds += bytes as f64 / (rate.get() * self.factors.gather);
         }
-        if route.is_empty() {
-            route.push(whole(self.copy));
-        }
-        Ok(Cost { seconds: 0.0, bytes, route })
+        Ok(Cost { seconds, bytes, route })
     }
 
-    fn kernel(&self, place: Place, name: &str, bytes: u64) -> Result<Cost> {
-        let drive = &self.fabric.drive;
-        let own = &drive.kernels;
-        if bytes == 0 {
-            let seconds = if name == "allocate" { drive.allocate_seconds } else { None };
-            return Ok(Cost::fixed(seconds.map_or(0.0, Positive::get)));
-        }
-        let missing = |key: &str| {
-            Error::Invalid(format!("fabric {}: {key}.kernels.{name} is missing", self.fabric.name))
+    /// One rank's part of a collective operation: what it sends to the next in a ring.
+    fn collective(&self, graph: &Graph, task: &Task, kind: Collective, bytes: u64) -> Result<Cost> {
+        let Place::Gpu(number) = self.place(graph, task) else {
+            let message = "collective operations are described among compute devices only";
+            return Err(self.fabric.error(&["links"], message));
         };
-        let seconds = |points: &Vec<SizePoint>| bytes as f64 / rate_at(points, bytes as f64);
-        if matches!(place, Place::Local(_)) && !own.is_empty() {
-            let points = own.get(name).ok_or_else(|| missing("drive"))?;
-            let launch = drive.launch_seconds.map_or(0.0, Positive::get);
-            return Ok(Cost::fixed(launch + seconds(points)));
+        let gpus = self.selection.gpus.max(1);
+        let parts = match kind {
+            Collective::AllReduce => 2 * (gpus - 1),
+            Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => gpus - 1,
+            Collective::Broadcast => gpus,
+        };
+        let bytes = (bytes as f64 * f64::from(parts) / f64::from(gpus)) as u64;
+        let mut route = Route::new();
+        let next = Place::Gpu((number + 1) % gpus);
+        let latency = self.add_route(Place::Gpu(number), next, bytes, &mut route)?;
+        if route.is_empty() && bytes > 0 {
+            route.push(Use { link: self.copy, per_byte: 1.0 });
         }
-        let points = self.fabric.host.kernels.get(name).ok_or_else(|| missing("host"))?;
+        Ok(Cost { seconds: latency * f64::from(parts), bytes, route })
+    }
+
+    fn place(&self, graph: &Graph, task: &Task) -> Place {
+        graph.resources()[task.resource.0 as usize].place
+    }
+
+    fn kernel(&self, place: Place, name: &str, elements: u64, bytes: u64) -> Result<Cost> {
+        let fabric = &self.fabric;
+        let seconds = |points: &Vec<SizePoint>| bytes as f64 / rate_at(points, bytes as f64);
+        let missing = |key: &[&str]| fabric.error(key, &format!("no rate of the kernel {name}"));
+        match (place, &fabric.drive.near) {
+            (Place::Local(_), Some(near)) => {
+                if bytes == 0 {
+                    let seconds = if name == "allocate" { near.allocate_seconds } else { None };
+                    return Ok(Cost::fixed(seconds.map_or(0.0, Positive::get)));
+                }
+                let measured = near.kernels.get(name).map(seconds);
+                let counted = || near.pipeline?.seconds(name, elements, bytes);
+                let seconds = measured
+                    .or_else(counted)
+                    .ok_or_else(|| missing(&["drive", "near", "kernels", name]))?;
+                let launch = near.launch_seconds.map_or(0.0, Positive::get);
+                return Ok(Cost::fixed((launch + seconds) / self.factors.kernel));
+            }
+            (Place::Gpu(_), _) if !self.gpu.in_host_memory => {
+                let key = ["gpus", &self.gpu_name, "kernels", name];
+                let points = self.gpu.kernels.get(name).ok_or_else(|| missing(&key))?;
+                return Ok(Cost::fixed(seconds(points) / self.factors.compute));
+            }
+            _ if bytes == 0 => return Ok(Cost::default()),
+            _ => {}
+        }
+        let points =
+            fabric.host.kernels.get(name).ok_or_else(|| missing(&["host", "kernels", name]))?;
         let per_byte = seconds(points) / bytes as f64;
         Ok(Cost {
             seconds: 0.0,
             bytes,
             route: Route::from_iter([Use { link: self.cpu, per_byte }]),
         })
+    }
+
+    /// What the task itself takes.
+    fn work(&self, graph: &Graph, task: &Task) -> Result<Cost> {
+        let forward = graph.phases()[task.phase.0 as usize] == "forward";
+        match task.op {
+            Op::Compute { flops, .. } => {
+                let points = if forward { &self.gpu.forward } else { &self.gpu.backward };
+                let flops = flops as f64;
+                let seconds = if flops > 0.0 { flops / rate_at(points, flops) } else { 0.0 };
+                Ok(Cost::fixed(seconds / self.factors.compute))
+            }
+            Op::Transfer { from, to, bytes } => {
+                let gradient = !forward && matches!((from, to), (Place::Gpu(_), Place::Host(_)));
+                self.transfer(from, to, bytes, gradient)
+            }
+            Op::Storage { direction, drive, other, bytes } => {
+                self.storage(direction, drive, other, bytes)
+            }
+            Op::Seal { .. } => Ok(Cost::fixed(self.fabric.drive.seal_seconds.get())),
+            Op::Kernel { name, elements, bytes } => {
+                self.kernel(self.place(graph, task), name, elements, bytes)
+            }
+            Op::Collective { kind, bytes, .. } => self.collective(graph, task, kind, bytes),
+            Op::Send { .. } | Op::Receive { .. } => Err(Error::Invalid(format!(
+                "fabric {} describes one server, and no messages between ranks",
+                self.fabric.name
+            ))),
+            Op::Mark => Ok(Cost::default()),
+        }
     }
 }
 
@@ -233,35 +357,5 @@ impl CostModel for FabricCosts {
         let mut cost = self.work(graph, task)?;
         cost.seconds += self.fabric.host.task_seconds.map_or(0.0, Positive::get);
         Ok(cost)
-    }
-}
-
-impl FabricCosts {
-    /// What the task itself takes.
-    fn work(&self, graph: &Graph, task: &Task) -> Result<Cost> {
-        let unknown = |what: &str| {
-            Err(Error::Invalid(format!("fabric {} does not describe {what}", self.fabric.name)))
-        };
-        match task.op {
-            Op::Compute { flops, .. } => {
-                let forward = graph.phases()[task.phase.0 as usize] == "forward";
-                let gpu = &self.of_gpu;
-                let points = if forward { &gpu.forward } else { &gpu.backward };
-                let flops = flops as f64;
-                Ok(Cost::fixed(if flops > 0.0 { flops / rate_at(points, flops) } else { 0.0 }))
-            }
-            Op::Transfer { from, to, bytes } => self.transfer(from, to, bytes),
-            Op::Storage { direction, drive, other, bytes } => {
-                self.storage(direction, drive, other, bytes)
-            }
-            Op::Seal { .. } => Ok(Cost::fixed(self.fabric.drive.seal_seconds.get())),
-            Op::Kernel { name, bytes, .. } => {
-                let place = graph.resources()[task.resource.0 as usize].place;
-                self.kernel(place, name, bytes)
-            }
-            Op::Collective { .. } => unknown("collective operations"),
-            Op::Send { .. } | Op::Receive { .. } => unknown("messages between ranks"),
-            Op::Mark => Ok(Cost::default()),
-        }
     }
 }

@@ -1,7 +1,11 @@
 //! Descriptions of machines: places, links and rates, read from TOML.
 
+mod check;
 mod costs;
+mod describe;
+mod machine;
 mod numbers;
+mod source;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +14,9 @@ use nearfield_runtime::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 pub use costs::FabricCosts;
-pub use numbers::{Positive, SizePoint, WorkPoint};
+pub use describe::{Drive, Gpu, Host, LinkDescription, Near, Pipeline, Switch, Topology};
+pub use numbers::{Positive, SharePoint, SizePoint, WorkPoint};
+use source::Source;
 
 /// A machine that trains with its state on drives. Rates are what the machine reaches, not what is printed on it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -20,24 +26,22 @@ pub struct Fabric {
     pub name: String,
     /// The server.
     pub host: Host,
-    /// Compute devices by name, of which a run has one; it may be the host's own processor.
+    /// Kinds of compute devices by name, of which a run uses one; it may be the host's own processor.
     pub gpus: BTreeMap<String, Gpu>,
     /// Each drive.
     pub drive: Drive,
-    /// The link between the host and all drives; without it, drives only share the host's memory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub uplink: Option<Uplink>,
-    /// Ways to put the machine together, by name; without any there is one, called `default`.
+    /// Places with nothing but links.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub switches: BTreeMap<String, Switch>,
+    /// Links between places.
+    #[serde(default)]
+    pub links: BTreeMap<String, LinkDescription>,
+    /// Ways to put the machine together, by name; without any there is one, called `default`, that has all links.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub topologies: BTreeMap<String, Topology>,
-}
-
-/// A way to put the machine together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Topology {
-    /// Whether the compute device is behind the uplink as well, so that its transfers share it with the drives.
-    pub gpu_behind_uplink: bool,
+    /// Where it was read from.
+    #[serde(skip)]
+    source: Source,
 }
 
 /// What of a fabric a run uses.
@@ -45,117 +49,56 @@ pub struct Topology {
 pub struct Selection {
     /// Number of drives.
     pub drives: u32,
-    /// Name of the compute device; without it the only one of the fabric.
+    /// Number of compute devices.
+    pub gpus: u32,
+    /// Name of their kind; without it the only one of the fabric.
     pub gpu: Option<String>,
     /// Name of the topology; without it `default`.
     pub topology: Option<String>,
 }
 
 impl Selection {
-    /// So many drives, the only compute device, the default topology.
+    /// So many drives, one compute device of the only kind, the default topology.
     pub const fn drives(drives: u32) -> Self {
-        Self { drives, gpu: None, topology: None }
+        Self { drives, gpus: 1, gpu: None, topology: None }
     }
 }
 
-/// The server's memory and processor.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Host {
-    /// Bytes copied a second, all copies together.
-    pub copy_bytes_per_second: Positive,
-    /// Seconds from the end of a task to the start of one that waits for it; without it 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub task_seconds: Option<Positive>,
-    /// Rates of the kernels by name, counted in the bytes that a kernel touches; at least one point each.
-    pub kernels: BTreeMap<String, Vec<SizePoint>>,
-}
-
-/// The compute device.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Gpu {
-    /// Its memory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_bytes: Option<Positive>,
-    /// Rates of forward passes over their operations.
-    pub forward: Vec<WorkPoint>,
-    /// Rates of backward passes, recomputation included.
-    pub backward: Vec<WorkPoint>,
-    /// Host to device; without it a copy within the host's memory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub down_bytes_per_second: Option<Positive>,
-    /// Device to host.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub up_bytes_per_second: Option<Positive>,
-}
-
-/// One drive, and the near-storage device beside it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Drive {
-    /// Most drives that the machine takes; without it any number.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub count_max: Option<u32>,
-    /// Disks behind the drives, where drives are directories that share disks; without it each drive is a disk.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub disks: Option<u32>,
-    /// Rates of reads over their size, with others in flight.
-    pub read: Vec<SizePoint>,
-    /// Rates of writes over their size, with others in flight.
-    pub write: Vec<SizePoint>,
-    /// Rates of reads with nothing else in flight; without them a lone read has no latency beyond `read`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub read_alone: Vec<SizePoint>,
-    /// Rates of writes with nothing else in flight.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub write_alone: Vec<SizePoint>,
-    /// What a disk does in a second of reading and writing together, in seconds of doing one of them: 1 when both
-    /// share one back end, 2 when neither disturbs the other.
-    pub mixed_seconds_per_second: Positive,
-    /// Seconds until a header is durable, flush included.
-    pub seal_seconds: Positive,
-    /// Seconds to allocate and map the buffers of a tasklet in the device beside the drive (0 without the key).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub allocate_seconds: Option<Positive>,
-    /// Seconds to launch a kernel there (0 without the key).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub launch_seconds: Option<Positive>,
-    /// Rates of the kernels of the device beside the drive; without them the host's processor plays it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub kernels: BTreeMap<String, Vec<SizePoint>>,
-    /// Drive to the memory beside it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub internal_read_bytes_per_second: Option<Positive>,
-    /// Memory beside the drive to the drive.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub internal_write_bytes_per_second: Option<Positive>,
-}
-
-/// The link that all drives share.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Uplink {
-    /// Host to drives.
-    pub down_bytes_per_second: Positive,
-    /// Drives to host.
-    pub up_bytes_per_second: Positive,
-    /// Both directions together; without it they do not disturb each other.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub joint_bytes_per_second: Option<Positive>,
-}
+/// Descriptions that come with the program.
+const SHIPPED: [(&str, &str); 3] = [
+    ("smartssd-falcon", include_str!("../../fabrics/smartssd-falcon.toml")),
+    ("server-2026", include_str!("../../fabrics/server-2026.toml")),
+    ("desktop", include_str!("../../fabrics/desktop.toml")),
+];
 
 impl Fabric {
     /// Names of the descriptions that come with the program.
-    pub const SHIPPED: [&str; 1] = ["smartssd-falcon"];
+    pub fn shipped_names() -> impl Iterator<Item = &'static str> {
+        SHIPPED.iter().map(|(name, _)| *name)
+    }
 
     /// The description of that name that comes with the program; `None` when there is none.
     pub fn shipped(name: &str) -> Option<Result<Self>> {
-        let text = match name {
-            "smartssd-falcon" => include_str!("../../fabrics/smartssd-falcon.toml"),
-            _ => return None,
-        };
-        Some(Self::parse(text))
+        let (_, text) = SHIPPED.iter().find(|(shipped, _)| *shipped == name)?;
+        Some(Self::parse_as(name, text))
+    }
+
+    /// The description called `name` that comes with the program, or the one in that file.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when there is neither, and what [`Fabric::load`] reports.
+    pub fn open(name: &str) -> Result<Self> {
+        if let Some(shipped) = Self::shipped(name) {
+            return shipped;
+        }
+        if !Path::new(name).exists() {
+            let names: Vec<&str> = Self::shipped_names().collect();
+            return Err(Error::Invalid(format!(
+                "fabric {name:?} is neither shipped ({}) nor a file; nearfield calibrate writes one",
+                names.join(", ")
+            )));
+        }
+        Self::load(Path::new(name))
     }
 
     /// Reads a description.
@@ -165,8 +108,7 @@ impl Fabric {
     pub fn load(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| Error::Invalid(format!("fabric {}: {error}", path.display())))?;
-        Self::parse(&text)
-            .map_err(|error| Error::Invalid(format!("fabric {}: {error}", path.display())))
+        Self::parse_as(&path.display().to_string(), &text)
     }
 
     /// Reads a description from text.
@@ -174,35 +116,118 @@ impl Fabric {
     /// # Errors
     /// [`Error::Invalid`] that names the line and the key.
     pub fn parse(text: &str) -> Result<Self> {
-        let fabric: Self =
-            toml::from_str(text).map_err(|error| Error::Invalid(error.to_string()))?;
-        fabric.check()?;
+        Self::parse_as("", text)
+    }
+
+    fn parse_as(name: &str, text: &str) -> Result<Self> {
+        let mut fabric: Self = toml::from_str(text)
+            .map_err(|error| Error::Invalid(format!("fabric {name}: {error}")))?;
+        fabric.source = Source { name: name.to_owned(), text: text.to_owned() };
+        check::check(&fabric)?;
         Ok(fabric)
     }
 
-    /// The compute device of a run.
+    /// A description made in memory.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] that names the key.
+    pub fn new(
+        name: &str,
+        host: Host,
+        gpus: BTreeMap<String, Gpu>,
+        drive: Drive,
+        links: BTreeMap<String, LinkDescription>,
+    ) -> Result<Self> {
+        let fabric = Self {
+            name: name.to_owned(),
+            host,
+            gpus,
+            drive,
+            switches: BTreeMap::new(),
+            links,
+            topologies: BTreeMap::new(),
+            source: Source::default(),
+        };
+        check::check(&fabric)?;
+        Ok(fabric)
+    }
+
+    /// The kind of compute device of a run, and its name.
     ///
     /// # Errors
     /// [`Error::Invalid`] with the names that exist, when `name` is none of them or is needed.
-    pub fn gpu(&self, name: Option<&str>) -> Result<&Gpu> {
+    pub fn gpu(&self, name: Option<&str>) -> Result<(&str, &Gpu)> {
         let names = || self.gpus.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        match name {
-            Some(name) => self.gpus.get(name).ok_or_else(|| {
-                Error::Invalid(format!(
-                    "fabric {} has no GPU {name}; it has {}",
-                    self.name,
-                    names()
-                ))
-            }),
-            None => match self.gpus.values().next() {
-                Some(only) if self.gpus.len() == 1 => Ok(only),
-                _ => Err(Error::Invalid(format!(
-                    "fabric {} has several GPUs; choose one with --gpu: {}",
-                    self.name,
-                    names()
-                ))),
+        let found = match name {
+            Some(name) => self.gpus.get_key_value(name).ok_or_else(|| {
+                self.error(&["gpus"], &format!("there is no {name}; there are {}", names()))
+            })?,
+            None => match self.gpus.iter().next() {
+                Some(only) if self.gpus.len() == 1 => only,
+                _ => {
+                    let message = format!("there are several; choose one with --gpu: {}", names());
+                    return Err(self.error(&["gpus"], &message));
+                }
             },
+        };
+        Ok((found.0, found.1))
+    }
+
+    /// Links of a topology.
+    fn link_names(&self, topology: Option<&str>) -> Result<Vec<&str>> {
+        let name = topology.unwrap_or("default");
+        match self.topologies.get(name) {
+            Some(topology) => Ok(topology.links.iter().map(String::as_str).collect()),
+            None if name == "default" && self.topologies.is_empty() => {
+                Ok(self.links.keys().map(String::as_str).collect())
+            }
+            None => {
+                let names: Vec<&str> = self.topologies.keys().map(String::as_str).collect();
+                let names = if names.is_empty() { "default".into() } else { names.join(", ") };
+                let message = format!("there is no topology {name}; there are {names}");
+                Err(self.error(&["topologies"], &message))
+            }
         }
+    }
+
+    /// Price of the machine with `selection`; `near` says whether the drives have the device beside them. `None` where a
+    /// part has no price.
+    pub fn price_usd(&self, selection: &Selection, near: bool) -> Option<f64> {
+        let (_, gpu) = self.gpu(selection.gpu.as_deref()).ok()?;
+        let beside = match &self.drive.near {
+            Some(device) if near => device.price_usd?.get(),
+            _ => 0.0,
+        };
+        let drives = f64::from(selection.drives) * (self.drive.price_usd?.get() + beside);
+        let gpus =
+            if gpu.in_host_memory { 0.0 } else { f64::from(selection.gpus) * gpu.price_usd?.get() };
+        Some(self.host.price_usd?.get() + gpus + drives)
+    }
+
+    /// Checks that `needed` bytes fit the `memory` at `key`.
+    fn fits(&self, key: &[&str], memory: Option<Positive>, needed: u64, what: &str) -> Result<()> {
+        match memory {
+            Some(memory) if needed as f64 > memory.get() => {
+                let (needed, memory) = (needed as f64 / 1e9, memory.get() / 1e9);
+                let message =
+                    format!("{what} would hold {needed:.2} GB, but it has {memory:.2} GB");
+                Err(self.error(key, &message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that `bytes` of state fit one drive.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] that names the key.
+    pub fn check_capacity(&self, bytes: u64) -> Result<()> {
+        self.fits(&["drive", "capacity_bytes"], self.drive.capacity_bytes, bytes, "a drive")
+    }
+
+    /// An error about the value at `key`.
+    pub(crate) fn error(&self, key: &[&str], message: &str) -> Error {
+        self.source.error(key, message)
     }
 
     /// The description as text.
@@ -211,53 +236,5 @@ impl Fabric {
     /// [`Error::Invalid`] if it cannot be written as TOML, which is a defect.
     pub fn to_toml(&self) -> Result<String> {
         toml::to_string_pretty(self).map_err(|error| Error::Invalid(error.to_string()))
-    }
-
-    fn check(&self) -> Result<()> {
-        let kernels = |of: &str, kernels: &BTreeMap<String, Vec<SizePoint>>| {
-            let curves = kernels.iter().map(|(name, points)| {
-                (format!("{of}.kernels.{name}"), points.iter().map(|p| p.bytes.get()).collect())
-            });
-            curves.collect::<Vec<(String, Vec<f64>)>>()
-        };
-        let sizes = |points: &[SizePoint]| points.iter().map(|p| p.bytes.get()).collect();
-        let work = |points: &[WorkPoint]| points.iter().map(|p| p.flops.get()).collect();
-        let mut curves: Vec<(String, Vec<f64>)> = vec![
-            ("drive.read".into(), sizes(&self.drive.read)),
-            ("drive.write".into(), sizes(&self.drive.write)),
-        ];
-        for (name, gpu) in &self.gpus {
-            curves.push((format!("gpus.{name}.forward"), work(&gpu.forward)));
-            curves.push((format!("gpus.{name}.backward"), work(&gpu.backward)));
-        }
-        curves.extend(kernels("host", &self.host.kernels));
-        curves.extend(kernels("drive", &self.drive.kernels));
-        for (key, points) in [
-            ("drive.read_alone", &self.drive.read_alone),
-            ("drive.write_alone", &self.drive.write_alone),
-        ] {
-            if !points.is_empty() {
-                curves.push((key.into(), sizes(points)));
-            }
-        }
-        for (key, sizes) in curves {
-            if sizes.is_empty() {
-                return Err(Error::Invalid(format!("{key}: at least one point is needed")));
-            }
-            if !sizes.is_sorted_by(|a, b| a < b) {
-                return Err(Error::Invalid(format!("{key}: sizes must ascend")));
-            }
-        }
-        if self.gpus.is_empty() {
-            return Err(Error::Invalid("gpus: at least one compute device is needed".into()));
-        }
-        for (key, count) in
-            [("drive.count_max", self.drive.count_max), ("drive.disks", self.drive.disks)]
-        {
-            if count == Some(0) {
-                return Err(Error::Invalid(format!("{key}: 0 is too few; at least 1 is needed")));
-            }
-        }
-        Ok(())
     }
 }

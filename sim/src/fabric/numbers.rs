@@ -53,6 +53,16 @@ pub struct WorkPoint {
     pub flops_per_second: Positive,
 }
 
+/// A share of a rate for transfers of one size; between sizes as [`SizePoint`].
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SharePoint {
+    /// The size.
+    pub bytes: Positive,
+    /// The share, at most 1.
+    pub share: Positive,
+}
+
 /// A point of a curve.
 pub(super) trait Point {
     fn size(&self) -> f64;
@@ -74,6 +84,15 @@ impl Point for WorkPoint {
     }
     fn rate(&self) -> f64 {
         self.flops_per_second.get()
+    }
+}
+
+impl Point for SharePoint {
+    fn size(&self) -> f64 {
+        self.bytes.get()
+    }
+    fn rate(&self) -> f64 {
+        self.share.get()
     }
 }
 

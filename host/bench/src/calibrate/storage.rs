@@ -171,10 +171,8 @@ pub(super) fn measure(drives: &[PathBuf]) -> anyhow::Result<Drive> {
         write_alone: probe.curve(1, false)?,
         mixed_seconds_per_second: probe.mixed()?,
         seal_seconds: probe.seal()?,
-        allocate_seconds: None,
-        launch_seconds: None,
-        kernels: Default::default(),
-        internal_read_bytes_per_second: None,
-        internal_write_bytes_per_second: None,
+        capacity_bytes: None,
+        price_usd: None,
+        near: None,
     })
 }

@@ -3,17 +3,18 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use nearfield_runtime::graph::{Graph, Traffic};
+use nearfield_runtime::graph::Graph;
+use nearfield_runtime::layout::Layout;
+use nearfield_runtime::store::spare_slots;
 use nearfield_runtime::timeline::TraceFile;
 use nearfield_runtime::types::{DType, Optimizer};
 use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
 use nearfield_sim::{Simulation, VirtualExecutor};
 use nearfield_techniques::model::ModelShape;
 use nearfield_techniques::offload::placement::layout;
-use nearfield_techniques::offload::plan::gradient::{self, MicroStep, UnitShape};
+use nearfield_techniques::offload::plan::gradient::{self, MicroStep};
 use nearfield_techniques::offload::plan::update;
-use nearfield_techniques::offload::{OffloadOptions, Placement, System, Upstream};
-use serde::Serialize;
+use nearfield_techniques::offload::{Encoder, OffloadOptions, Placement, System, Upstream};
 
 /// What is simulated.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,48 +35,38 @@ pub struct Case {
     pub placement: Placement,
     pub subgroup_size: u64,
     pub pieces: u32,
+    pub encoder: Encoder,
+    pub gradient_overlap: bool,
 }
 
-/// What came out.
-#[derive(Debug, Clone, Serialize)]
-pub struct Outcome {
-    pub fabric: String,
-    pub gpu: String,
-    pub gpus: u32,
-    pub topology: String,
-    pub model: String,
-    pub parameters: u64,
-    pub drives: u32,
-    pub system: System,
-    pub topk_keep: f64,
-    pub optimizer: Optimizer,
-    pub batch: u64,
-    pub seq: u64,
-    pub forward_seconds: f64,
-    pub backward_seconds: f64,
-    pub update_seconds: f64,
-    pub total_seconds: f64,
-    pub bytes: Traffic,
-    /// The link or engine that is busy for the largest part of the step.
-    pub bottleneck: String,
-    /// Links and engines with the share of the step in which they are busy, busiest first.
-    pub utilisation: Vec<Busy>,
+/// The graphs of one step: gradients, then the update.
+pub struct Step {
+    pub shape: ModelShape,
+    pub layout: Layout,
+    pub graphs: [Graph; 2],
 }
 
-/// How busy one link or engine is.
-#[derive(Debug, Clone, Serialize)]
-pub struct Busy {
-    pub name: String,
-    /// Seconds of the step, at full speed.
-    pub seconds: f64,
-    /// Share of the step.
-    pub share: f64,
+/// A step in virtual time.
+pub struct Run {
+    pub simulations: [Simulation; 2],
+    /// Seconds of forward, backward with gradient offload, and update.
+    pub phases: [f64; 3],
 }
 
 impl Case {
     /// Names the case in errors.
     pub fn title(&self) -> String {
         format!("{} with {} drives, {}", self.model, self.drives, self.system.name())
+    }
+
+    /// What of the fabric it uses.
+    pub fn selection(&self) -> Selection {
+        Selection {
+            drives: self.drives,
+            gpus: self.gpus,
+            gpu: self.gpu.clone(),
+            topology: Some(self.topology.clone()),
+        }
     }
 
     fn options(&self) -> OffloadOptions {
@@ -89,6 +80,9 @@ impl Case {
             upstream: self.upstream,
             topk_keep: self.topk_keep,
             error_feedback: false,
+            encoder: self.encoder,
+            gradient_overlap: self.gradient_overlap,
+            tensor_parallel: self.gpus,
             pieces: self.pieces,
         }
     }
@@ -103,120 +97,89 @@ impl Case {
         Ok(ModelShape::named(&self.model)?)
     }
 
-    /// Runs the graphs of one step in virtual time.
-    pub fn simulate(&self, fabric: &Fabric, trace: Option<&Path>) -> Result<Outcome> {
+    /// Builds the graphs of one step.
+    pub fn step(&self) -> Result<Step> {
         if self.system == System::Memory {
             bail!(
                 "--system memory has no drives to simulate; use base, base-pipe, su, su+o or su+o+c"
             );
         }
-        if self.batch == 0 || self.seq == 0 {
-            bail!("--batch and --seq must be at least 1");
+        for (flag, value) in [("--batch", self.batch), ("--seq", self.seq)] {
+            if value == 0 || value > 1 << 24 {
+                bail!("{flag} {value} is not between 1 and {}", 1 << 24);
+            }
         }
         let shape = self.shape()?;
         let options = self.options();
         let layout = layout(&shape.flat()?, &options, self.drives)?;
         let units = shape.units(self.batch, self.seq, self.dtype)?;
-        self.fits(fabric, &units)?;
         let (gradients, _) = gradient::plan(&layout, &options, &units, MicroStep::Offload)?;
         let parts: Vec<usize> = (0..layout.parts.len()).collect();
         let update = update::plan(&layout, &options, &parts)?;
-        let selection = Selection {
-            drives: self.drives,
-            gpu: self.gpu.clone(),
-            topology: Some(self.topology.clone()),
+        Ok(Step { shape, layout, graphs: [gradients.graph, update.graph] })
+    }
+
+    /// Bytes that the state takes on the fullest drive, spare slots and gradients included.
+    pub fn drive_bytes(&self, layout: &Layout) -> u64 {
+        let options = self.options();
+        let state = 4 * options.optimizer.variables().len() as u64;
+        let of_drive = |drive: u32| {
+            let parts = layout.on_drive(drive);
+            let slots = parts.len() as u64 + spare_slots(parts.len() as u64);
+            let elements: u64 = parts.iter().map(|&part| layout.padded(part)).sum();
+            slots * layout.longest(Some(drive)) * state + elements * options.gradient_dtype.bytes()
         };
-        let executor = VirtualExecutor::new(FabricCosts::new(fabric, &selection)?)?;
-        let first = executor.simulate(&gradients.graph)?;
-        let second = executor.simulate(&update.graph)?;
-        if let Some(path) = trace {
-            let mut file = TraceFile::create(path)?;
-            file.add(&gradients.graph, &first.timeline, 0.0)?;
-            file.add(&update.graph, &second.timeline, first.timeline.seconds())?;
-            file.finish()?;
-        }
+        (0..layout.drives).map(of_drive).max().unwrap_or(0)
+    }
+}
+
+impl Step {
+    /// Runs the graphs in virtual time.
+    pub fn run(&self, costs: &FabricCosts) -> Result<Run> {
+        let executor = VirtualExecutor::new(costs.clone())?;
+        let [gradients, update] = &self.graphs;
+        let first = executor.simulate(gradients)?;
+        let second = executor.simulate(update)?;
         // The forward phase ends with its last computation; what follows, to the last gradient, is the backward phase.
-        let forward = phase_end(&first, &gradients.graph, "forward");
-        let (gradient_seconds, update_seconds) =
-            (first.timeline.seconds(), second.timeline.seconds());
-        let total = gradient_seconds + update_seconds;
-        let runs = [(&first, &gradients.graph), (&second, &update.graph)];
-        let utilisation = utilisation(&runs, total);
-        Ok(Outcome {
-            fabric: fabric.name.clone(),
-            gpu: self
-                .gpu
-                .clone()
-                .or_else(|| fabric.gpus.keys().next().cloned())
-                .unwrap_or_default(),
-            gpus: self.gpus,
-            topology: self.topology.clone(),
-            model: shape.name.clone(),
-            parameters: shape.parameters(),
-            drives: self.drives,
-            system: self.system,
-            topk_keep: self.topk_keep,
-            optimizer: self.optimizer,
-            batch: self.batch,
-            seq: self.seq,
-            forward_seconds: forward,
-            backward_seconds: gradient_seconds - forward,
-            update_seconds,
-            total_seconds: total,
-            bytes: gradients.graph.traffic() + update.graph.traffic(),
-            bottleneck: utilisation.first().map(|busy| busy.name.clone()).unwrap_or_default(),
-            utilisation,
-        })
+        let phases = first.timeline.phases(gradients);
+        let forward = phases.iter().find(|phase| phase.name == "forward");
+        let forward = forward.map_or(0.0, |phase| phase.end_seconds);
+        let phases = [forward, first.timeline.seconds() - forward, second.timeline.seconds()];
+        Ok(Run { simulations: [first, second], phases })
     }
 
-    /// Checks that what is on the compute device at a time fits its memory.
-    fn fits(&self, fabric: &Fabric, units: &[UnitShape]) -> Result<()> {
-        let Some(memory) = fabric.gpu(self.gpu.as_deref())?.memory_bytes else { return Ok(()) };
-        // Two units' weights, the gradients of one, and inputs and outputs of both.
-        let weights = units.iter().map(|unit| unit.weight_elements).max().unwrap_or(0);
-        let outputs = units.iter().map(|unit| unit.output_bytes).max().unwrap_or(0);
-        let needed = 3 * weights * self.dtype.bytes() + 4 * outputs;
-        if needed as f64 > memory.get() {
-            bail!(
-                "{:.1} GB of weights and activations do not fit the {:.1} GB of the GPU; use a smaller --batch or --seq",
-                needed as f64 / 1e9,
-                memory.get() / 1e9
-            );
+    /// Checks that each place's memory holds what the step needs there.
+    pub fn check_memory(
+        &self,
+        case: &Case,
+        costs: &FabricCosts,
+        fabric: &Fabric,
+        run: &Run,
+    ) -> Result<()> {
+        for (graph, simulation) in self.graphs.iter().zip(&run.simulations) {
+            costs
+                .check_memory(graph, &simulation.timeline)
+                .context("it does not fit; use a smaller --batch, --seq, --subgroup-size or model, or more --gpus")?;
         }
-        Ok(())
+        let bytes = case.drive_bytes(&self.layout);
+        Ok(fabric.check_capacity(bytes).context("the state does not fit; use more --drives")?)
+    }
+
+    /// Writes the trace of a run.
+    pub fn trace(&self, run: &Run, path: &Path) -> Result<()> {
+        let mut file = TraceFile::create(path)?;
+        let mut offset = 0.0;
+        for (graph, simulation) in self.graphs.iter().zip(&run.simulations) {
+            file.add(graph, &simulation.timeline, offset)?;
+            offset += simulation.timeline.seconds();
+        }
+        Ok(file.finish()?)
     }
 }
 
-fn phase_end(simulation: &Simulation, graph: &Graph, name: &str) -> f64 {
-    let phases = simulation.timeline.phases(graph);
-    phases.iter().find(|phase| phase.name == name).map_or(0.0, |phase| phase.end_seconds)
-}
-
-/// Links by what they carried over what they could have carried, and engines by the time in which they had a task.
-fn utilisation(runs: &[(&Simulation, &Graph)], total: f64) -> Vec<Busy> {
-    let mut busy: Vec<Busy> = Vec::new();
-    let mut add = |name: &str, seconds: f64| {
-        match busy.iter_mut().find(|other| other.name == name) {
-            Some(other) => other.seconds += seconds,
-            None => busy.push(Busy { name: name.to_owned(), seconds, share: 0.0 }),
-        };
-    };
-    for (simulation, graph) in runs {
-        let seconds = simulation.timeline.seconds();
-        for link in &simulation.links {
-            add(&link.name, link.utilisation * seconds);
-        }
-        for used in simulation.timeline.utilisation(graph) {
-            // Engines that only wait for links would always be as busy as those.
-            if used.name.ends_with(".compute") || used.name.ends_with(".kernel") {
-                add(&used.name, used.busy_seconds);
-            }
-        }
+impl Run {
+    /// Seconds of the whole step.
+    pub fn seconds(&self) -> f64 {
+        self.phases.iter().sum()
     }
-    for one in &mut busy {
-        one.share = if total > 0.0 { one.seconds / total } else { 0.0 };
-    }
-    busy.retain(|one| one.seconds > 0.0);
-    busy.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    busy
 }

@@ -1,33 +1,42 @@
 //! `nearfield simulate`: a training step on a machine that one does not have.
 
-mod case;
+pub mod case;
+mod chart;
+pub mod outcome;
+mod preset;
 mod show;
 mod sweep;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use nearfield_bench::values::named;
 use nearfield_runtime::types::{DType, Optimizer};
 use nearfield_sim::fabric::Fabric;
-use nearfield_techniques::offload::{Placement, System, Upstream};
+use nearfield_techniques::offload::{Encoder, Placement, System, Upstream};
 
-use case::Case;
+use outcome::Outcome;
+use preset::Preset;
 
 /// Shown below the list of flags.
 pub const AFTER_HELP: &str = "\
 Examples:
   nearfield simulate --fabric smartssd-falcon --gpu a5000 --model gpt2-4.0b --drives 6 --system su+o+c
   nearfield simulate --fabric smartssd-falcon --gpu a5000 --model gpt2-4.0b --sweep drives=1..10 --sweep system=all
+  nearfield simulate --fabric server-2026 --gpu h200 --model gpt2-33.0b --preset nearfield --sweep drives=1..8 --chart out.svg
   nearfield simulate --fabric fabric.toml --model path/to/config.json --drives 2   # of nearfield calibrate
 
-Keys of --sweep: drives, system, model, gpu, topology, optimizer, topk-keep, batch, seq. Values: a list (1,2,4), a
-range of whole numbers (1..10, both ends), or, for system, all.";
+Keys of --sweep: drives, system, model, gpu, gpus, topology, optimizer, topk-keep, batch, seq. Values: a list (1,2,4),
+a range of whole numbers (1..10, both ends), or, for system, all.
+
+Presets: paper is what the Smart-Infinity paper measured (whole variables are handed over, fp32 weights are read back from
+the drive, the GPU waits while gradients leave it, and sorts them); nearfield is what nearfield train does by default
+(--pieces 4, fp16-local, gradients leave while the GPU computes, the processor selects).";
 
 /// Flags of `nearfield simulate`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct SimulateArgs {
-    /// The machine: a name (smartssd-falcon) or a file, as `nearfield calibrate` writes it
+    /// The machine: a name (smartssd-falcon, server-2026, desktop) or a file, as `nearfield calibrate` writes it
     #[arg(long, value_name = "NAME|FILE")]
     fabric: String,
     /// The model: a name (gpt2-4.0b …; a wrong one lists all) or a Hugging Face config.json
@@ -36,7 +45,7 @@ pub struct SimulateArgs {
     /// Compute device, where the fabric has several
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
-    /// Number of compute devices; only 1 in this version
+    /// Number of compute devices, which share every layer (tensor parallelism)
     #[arg(long, value_name = "N", default_value_t = 1)]
     gpus: u32,
     /// How the machine is put together, where the fabric has several ways
@@ -63,27 +72,42 @@ pub struct SimulateArgs {
     /// Number format of working weights: fp32, bf16 or fp16
     #[arg(long, value_parser = named::<DType>, value_name = "DTYPE", default_value = "fp16")]
     dtype: DType,
+    /// How the step is put together, where no flag below says it: paper or nearfield
+    #[arg(long, value_parser = named::<Preset>, value_name = "NAME", default_value = "paper")]
+    preset: Preset,
     /// Number format of gradients on the drive
     #[arg(long, value_parser = named::<DType>, value_name = "DTYPE", default_value = "fp32")]
     gradient_dtype: DType,
-    /// How weights come back: fp32-storage (as the paper measured) or fp16-local
-    #[arg(long, value_parser = named::<Upstream>, value_name = "NAME", default_value = "fp32-storage")]
-    upstream: Upstream,
-    /// How state is placed: flat-equal or subgroup-rr
-    #[arg(long, value_parser = named::<Placement>, value_name = "NAME", default_value = "flat-equal")]
-    placement: Placement,
+    /// How weights come back: fp32-storage or fp16-local
+    #[arg(long, value_parser = named::<Upstream>, value_name = "NAME")]
+    upstream: Option<Upstream>,
+    /// How state is placed: equal-rr, flat-equal or subgroup-rr [default: equal-rr]
+    #[arg(long, value_parser = named::<Placement>, value_name = "NAME")]
+    placement: Option<Placement>,
     /// Most elements of a subgroup
     #[arg(long, value_name = "ELEMENTS", default_value_t = 40_000_000)]
     subgroup_size: u64,
     /// Pieces in which the overlapped handler hands a subgroup over; 1 is the paper's whole variables
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pieces: u32,
+    #[arg(long, value_name = "N")]
+    pieces: Option<u32>,
+    /// With su+o+c: who selects what is kept, host or device
+    #[arg(long, value_parser = named::<Encoder>, value_name = "NAME")]
+    select_on: Option<Encoder>,
+    /// Whether the GPU computes while gradients leave it
+    #[arg(long, value_name = "true|false")]
+    gradient_overlap: Option<bool>,
     /// Runs all values of a key; with several, all combinations
     #[arg(long, value_name = "KEY=VALUES")]
     sweep: Vec<String>,
     /// Write the trace of the last combination for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Draw the phases as stacked bars, and the speed-up over the first system, to an SVG or PNG file
+    #[arg(long, value_name = "FILE")]
+    chart: Option<PathBuf>,
+    /// Say for each combination what faster parts would do; without a sweep that is always said
+    #[arg(long)]
+    what_if: bool,
     /// Write the table as CSV as well
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
@@ -92,31 +116,20 @@ pub struct SimulateArgs {
     json: bool,
 }
 
-/// The description called `name`, or the one in that file.
-pub fn fabric(name: &str) -> Result<Fabric> {
-    if let Some(fabric) = Fabric::shipped(name) {
-        return Ok(fabric?);
-    }
-    if !Path::new(name).exists() {
-        bail!(
-            "fabric {name:?} is neither shipped ({}) nor a file; nearfield calibrate writes one",
-            Fabric::SHIPPED.join(", ")
-        );
-    }
-    Ok(Fabric::load(Path::new(name))?)
-}
-
 /// Simulates and prints.
 pub fn run(args: &SimulateArgs) -> Result<()> {
-    if args.gpus != 1 {
-        bail!("--gpus {}: only one compute device is simulated in this version", args.gpus);
-    }
-    let machine = fabric(&args.fabric)?;
+    let fabric = Fabric::open(&args.fabric)?;
     let cases = sweep::cases(args)?;
+    let what_if = args.what_if || cases.len() == 1 && !args.json;
     let mut results = Vec::new();
     for (index, case) in cases.iter().enumerate() {
-        let trace = args.trace.as_deref().filter(|_| index + 1 == cases.len());
-        let outcome = case.simulate(&machine, trace).with_context(|| case.title())?;
+        let (outcome, step, run) =
+            Outcome::of(case, &fabric, what_if).with_context(|| case.title())?;
+        if index + 1 == cases.len() {
+            if let Some(path) = &args.trace {
+                step.trace(&run, path)?;
+            }
+        }
         if args.json {
             println!("{}", serde_json::to_string(&outcome)?);
         }
@@ -132,28 +145,8 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
         std::fs::write(path, show::csv(&results))
             .with_context(|| format!("cannot write {} (--csv)", path.display()))?;
     }
-    Ok(())
-}
-
-impl From<&SimulateArgs> for Case {
-    fn from(args: &SimulateArgs) -> Self {
-        Self {
-            model: args.model.clone(),
-            gpu: args.gpu.clone(),
-            gpus: args.gpus,
-            topology: args.topology.clone(),
-            drives: args.drives,
-            system: args.system,
-            optimizer: args.optimizer,
-            topk_keep: args.topk_keep,
-            batch: args.batch,
-            seq: args.seq,
-            dtype: args.dtype,
-            gradient_dtype: args.gradient_dtype,
-            upstream: args.upstream,
-            placement: args.placement,
-            subgroup_size: args.subgroup_size,
-            pieces: args.pieces,
-        }
+    if let Some(path) = &args.chart {
+        chart::draw(path, &results)?;
     }
+    Ok(())
 }

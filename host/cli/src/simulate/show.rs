@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use comfy_table::Cell;
 
-use super::case::Outcome;
+use super::outcome::Outcome;
 use crate::values::{human_bytes, right, table};
 
 /// One row a combination.
@@ -24,9 +24,13 @@ pub fn rows(outcomes: &[Outcome]) -> String {
     let first = outcomes.first().map_or(0.0, |outcome| outcome.total_seconds);
     for outcome in outcomes {
         let seconds = |value: f64| right(format!("{value:.2}"));
+        let gpu = match outcome.gpus {
+            1 => outcome.gpu.clone(),
+            count => format!("{count} x {}", outcome.gpu),
+        };
         table.add_row([
             Cell::new(&outcome.model),
-            Cell::new(&outcome.gpu),
+            Cell::new(gpu),
             right(outcome.drives.to_string()),
             Cell::new(outcome.system.name()),
             seconds(outcome.forward_seconds),
@@ -40,25 +44,54 @@ pub fn rows(outcomes: &[Outcome]) -> String {
     table.to_string()
 }
 
-/// Bytes and utilisation of one combination, and how far the bottleneck is from the next.
+/// Bytes, memory and use of one combination, and what faster parts would do.
 pub fn details(outcome: &Outcome) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
+    let _ = writeln!(text, "Bytes of a step");
     for (name, bytes) in outcome.bytes.fields() {
-        let _ = writeln!(text, "{:<16}{:>10}", name.replace('_', " "), human_bytes(bytes));
+        let _ = writeln!(text, "  {:<22}{:>10}", name.replace('_', " "), human_bytes(bytes));
     }
-    text.push('\n');
-    for busy in outcome.utilisation.iter().take(6) {
-        let share = busy.share * 100.0;
-        let _ =
-            writeln!(text, "{:<24}{:>8.2} s  {share:>3.0} % of the step", busy.name, busy.seconds);
+    let memory = &outcome.memory;
+    let _ = writeln!(text, "Most memory at a time");
+    for (name, bytes) in [
+        ("host", memory.host_bytes),
+        ("GPU", memory.gpu_bytes),
+        ("beside a drive", memory.local_bytes),
+        ("on a drive", memory.drive_bytes),
+    ] {
+        let _ = writeln!(text, "  {name:<22}{:>10}", human_bytes(bytes));
     }
-    if let [first, second, ..] = &outcome.utilisation[..] {
-        let factor = first.seconds / second.seconds;
+    if let Some(price) = outcome.price_usd {
+        let tokens = (outcome.batch * outcome.seq) as f64 / outcome.total_seconds;
         let _ = writeln!(
             text,
-            "\nThe bottleneck is {}; {factor:.2} times as fast, it would be busy as long as {}.",
-            first.name, second.name
+            "Price {price:.0} USD, {tokens:.0} tokens a second, {:.2} tokens a second for 1000 USD",
+            tokens / price * 1000.0
+        );
+    }
+    let _ = writeln!(
+        text,
+        "\n{:<24}{:>10}{:>9}{:>22}{:>16}",
+        "Busiest", "seconds", "share", "step if twice as fast", "if unlimited"
+    );
+    for (busy, relief) in outcome.utilisation.iter().zip(&outcome.what_if).take(8) {
+        let _ = writeln!(
+            text,
+            "  {:<22}{:>10.2}{:>7.0} %{:>20.2} s{:>14.2} s",
+            busy.name,
+            busy.seconds,
+            busy.share * 100.0,
+            relief.twice_seconds,
+            relief.unlimited_seconds
+        );
+    }
+    if let ([first, second, ..], Some(relief)) = (&outcome.utilisation[..], outcome.what_if.first())
+    {
+        let _ = writeln!(
+            text,
+            "\nThe bottleneck is {}; {:.2} times as fast, it would be busy as long as {}.",
+            first.name, relief.times_faster, second.name
         );
     }
     text
@@ -68,14 +101,14 @@ pub fn details(outcome: &Outcome) -> String {
 pub fn csv(outcomes: &[Outcome]) -> String {
     let mut text = String::from(
         "fabric,gpu,gpus,topology,model,parameters,drives,system,topk_keep,optimizer,batch,seq,forward_seconds,\
-         backward_seconds,update_seconds,total_seconds,bottleneck\n",
+         backward_seconds,update_seconds,total_seconds,price_usd,bottleneck\n",
     );
     for outcome in outcomes {
         // Names from files may hold a comma.
         let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
         let _ = writeln!(
             text,
-            "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+            "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
             quoted(&outcome.fabric),
             quoted(&outcome.gpu),
             outcome.gpus,
@@ -92,6 +125,7 @@ pub fn csv(outcomes: &[Outcome]) -> String {
             outcome.backward_seconds,
             outcome.update_seconds,
             outcome.total_seconds,
+            outcome.price_usd.map(|price| price.to_string()).unwrap_or_default(),
             quoted(&outcome.bottleneck)
         );
     }

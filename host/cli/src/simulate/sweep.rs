@@ -11,8 +11,18 @@ use super::case::Case;
 const MOST: usize = 100_000;
 
 /// Keys that can be swept.
-const KEYS: [&str; 9] =
-    ["drives", "system", "model", "gpu", "topology", "optimizer", "topk-keep", "batch", "seq"];
+const KEYS: [&str; 10] = [
+    "drives",
+    "system",
+    "model",
+    "gpu",
+    "gpus",
+    "topology",
+    "optimizer",
+    "topk-keep",
+    "batch",
+    "seq",
+];
 
 /// All combinations that `args` asks for; later keys change fastest.
 pub fn cases(args: &SimulateArgs) -> Result<Vec<Case>> {
@@ -69,6 +79,7 @@ fn set(case: &mut Case, key: &str, value: &str) -> Result<(), String> {
         "drives" => case.drives = number(value)?,
         "system" => case.system = named(value)?,
         "model" => case.model = value.to_owned(),
+        "gpus" => case.gpus = number(value)?,
         "gpu" => case.gpu = Some(value.to_owned()),
         "topology" => case.topology = value.to_owned(),
         "optimizer" => case.optimizer = named(value)?,

@@ -238,7 +238,7 @@ pub struct TrainArgs {
     pub report: Option<PathBuf>,
     /// Description of this machine, as `nearfield calibrate` writes it; the report then has predicted times as well
     #[arg(long, value_name = "FILE", help_heading = "Run")]
-    pub fabric: Option<PathBuf>,
+    pub fabric: Option<String>,
     /// Write a trace of every task for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE", help_heading = "Run")]
     pub trace: Option<PathBuf>,

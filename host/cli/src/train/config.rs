@@ -91,6 +91,7 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
         topk_keep: args.topk_keep.unwrap_or(defaults.topk_keep),
         error_feedback: args.error_feedback.unwrap_or(false),
         pieces: args.pieces.unwrap_or(defaults.pieces),
+        ..defaults
     };
     let mut corpus = CorpusOptions::new(match &args.data {
         Some(path) => path.clone(),

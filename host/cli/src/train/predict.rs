@@ -1,7 +1,5 @@
 //! Times that a description of this machine predicts for the graphs of a run.
 
-use std::path::Path;
-
 use anyhow::Result;
 use nearfield_sim::VirtualExecutor;
 use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
@@ -20,8 +18,8 @@ pub struct Predicted {
 }
 
 /// Runs the graphs of one iteration on the machine that `fabric` describes.
-pub fn predict(fabric: &Path, trainer: &Trainer) -> Result<Predicted> {
-    let fabric = Fabric::load(fabric)?;
+pub fn predict(fabric: &str, trainer: &Trainer) -> Result<Predicted> {
+    let fabric = Fabric::open(fabric)?;
     let options = trainer.options();
     let costs = FabricCosts::new(&fabric, &Selection::drives(options.drives.len() as u32))?;
     let executor = VirtualExecutor::new(costs)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, Mutex, RawRwLock, RwLock};
 use rayon::ThreadPool;
 
-use super::{BufferId, BufferRange, GradientSource, LocalMemoryUse, UpdateCall};
+use super::{BufferId, BufferRange, DecompressCall, LocalMemoryUse, UpdateCall};
 use crate::codec;
 use crate::error::{Error, Result};
 use crate::kernels::{self, GradientRef, Isa, Moments, UpdateSums, WeightsOut};
@@ -124,7 +124,7 @@ impl BufferBank {
     /// Runs the update kernel on buffers of this bank.
     ///
     /// # Errors
-    /// Buffers in use or too short, pairs that are unsorted or out of range.
+    /// Buffers in use or too short.
     pub fn update(
         &self,
         call: &UpdateCall,
@@ -139,13 +139,8 @@ impl BufferBank {
             Some((buffer, dtype)) => Some((self.write(buffer)?, dtype)),
             None => None,
         };
-        let (dense, dtype) = match call.gradient {
-            GradientSource::Dense { buffer, dtype } => (self.read(buffer)?, dtype),
-            GradientSource::Pairs { indices, values, pairs, dense } => {
-                self.expand(indices, values, pairs, dense, call)?;
-                (self.read(dense)?, DType::Fp32)
-            }
-        };
+        let (gradient, dtype) = call.gradient;
+        let dense = self.read(gradient)?;
         let short = || {
             Error::Invalid(format!("{}: a buffer is shorter than {elements} elements", self.name))
         };
@@ -190,26 +185,21 @@ impl BufferBank {
         )
     }
 
-    /// Expands the pairs that fall into the call's run.
-    fn expand(
-        &self,
-        indices: BufferId,
-        values: BufferId,
-        pairs: u64,
-        dense: BufferId,
-        call: &UpdateCall,
-    ) -> Result<()> {
-        let (indices, values) = (self.read(indices)?, self.read(values)?);
-        let mut dense = self.write(dense)?;
+    /// Runs the kernel that expands kept pairs on buffers of this bank.
+    ///
+    /// # Errors
+    /// Buffers in use or too short, pairs that are unsorted or out of range.
+    pub fn decompress(&self, call: &DecompressCall) -> Result<()> {
+        let (indices, values) = (self.read(call.indices)?, self.read(call.values)?);
+        let mut dense = self.write(call.dense)?;
+        let pairs = call.pairs as usize;
         let (Some(indices), Some(values), Some(dense)) = (
-            indices.as_u32().get(..pairs as usize),
-            values.as_f32().get(..pairs as usize),
+            indices.as_u32().get(..pairs),
+            values.as_f32().get(..pairs),
             dense.as_f32_mut().get_mut(..call.elements as usize),
         ) else {
-            return Err(Error::Invalid(format!(
-                "{}: a buffer of the pairs is too short",
-                self.name
-            )));
+            let name = &self.name;
+            return Err(Error::Invalid(format!("{name}: a buffer of the pairs is too short")));
         };
         codec::scatter(indices, values, call.first_element, dense)
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    BufferId, BufferRange, DeviceDescription, LocalMemoryUse, NearStorageDevice, SoftwareDevice,
-    UpdateCall,
+    BufferId, BufferRange, DecompressCall, DeviceDescription, LocalMemoryUse, NearStorageDevice,
+    SoftwareDevice, UpdateCall,
 };
 use crate::error::Result;
 use crate::graph::Traffic;
@@ -100,6 +100,10 @@ impl NearStorageDevice for EmulatedDevice {
         limited(&[self.media_write.as_ref(), self.internal.as_ref()], from.bytes, || {
             self.inner.local_to_storage(from, file, offset)
         })
+    }
+
+    fn decompress(&self, call: &DecompressCall) -> Result<()> {
+        self.inner.decompress(call)
     }
 
     fn update(&self, call: &UpdateCall) -> Result<UpdateSums> {

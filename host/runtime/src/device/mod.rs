@@ -43,27 +43,22 @@ impl BufferRange {
     }
 }
 
-/// Where an update finds its gradient.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GradientSource {
-    /// One element each.
-    Dense {
-        /// The elements.
-        buffer: BufferId,
-        /// Their format.
-        dtype: DType,
-    },
-    /// The kept pairs of the whole subgroup, by ascending index; all other elements are zero.
-    Pairs {
-        /// `u32` indices from the start of the subgroup.
-        indices: BufferId,
-        /// fp32 values.
-        values: BufferId,
-        /// Number of pairs.
-        pairs: u64,
-        /// Where the device may expand them, as long as the run that is updated.
-        dense: BufferId,
-    },
+/// One launch of the kernel that expands kept pairs: a run of a subgroup's elements becomes dense, all that was not
+/// kept zero (Smart-Infinity, section 4.5).
+#[derive(Debug, Clone, Copy)]
+pub struct DecompressCall {
+    /// `u32` indices from the start of the subgroup, ascending.
+    pub indices: BufferId,
+    /// fp32 values.
+    pub values: BufferId,
+    /// Number of pairs of the whole subgroup.
+    pub pairs: u64,
+    /// Position of the run in its subgroup, in elements.
+    pub first_element: u64,
+    /// Elements of the run, padding included.
+    pub elements: u64,
+    /// Where the run goes, as fp32.
+    pub dense: BufferId,
 }
 
 /// One launch of the update kernel on a run of a subgroup's elements, each buffer holding that run from its
@@ -78,8 +73,8 @@ pub struct UpdateCall<'a> {
     pub first_element: u64,
     /// Elements of the run, padding included.
     pub elements: u64,
-    /// The gradient.
-    pub gradient: GradientSource,
+    /// The gradient, one element each, and its format.
+    pub gradient: (BufferId, DType),
     /// Master weights, fp32.
     pub param: BufferId,
     /// First moments, fp32, if the rule keeps them.
@@ -140,10 +135,16 @@ pub trait NearStorageDevice: Send + Sync {
     /// As [`NearStorageDevice::storage_to_local`].
     fn local_to_storage(&self, from: BufferRange, file: &DriveFile, offset: u64) -> Result<()>;
 
-    /// Runs the update kernel; returns checksums of all it read and wrote.
+    /// Runs the kernel that expands kept pairs.
     ///
     /// # Errors
     /// Buffers in use or too short, pairs that are unsorted or out of range.
+    fn decompress(&self, call: &DecompressCall) -> Result<()>;
+
+    /// Runs the update kernel; returns checksums of all it read and wrote.
+    ///
+    /// # Errors
+    /// Buffers in use or too short.
     fn update(&self, call: &UpdateCall) -> Result<UpdateSums>;
 
     /// Position-weighted checksum of a buffer's content as 32-bit words.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rayon::ThreadPool;
 
 use super::{
-    BufferBank, BufferId, BufferRange, DeviceDescription, LocalMemoryUse, NearStorageDevice,
-    TrafficCounters, UpdateCall,
+    BufferBank, BufferId, BufferRange, DecompressCall, DeviceDescription, LocalMemoryUse,
+    NearStorageDevice, TrafficCounters, UpdateCall,
 };
 use crate::error::{Error, Result};
 use crate::graph::{Direction, Op, Place, Traffic};
@@ -94,6 +94,10 @@ impl NearStorageDevice for SoftwareDevice {
         self.engine.write(file, offset, &buffer[bounds])?;
         self.count_storage(Direction::Write, Place::Local(self.drive), from.bytes);
         Ok(())
+    }
+
+    fn decompress(&self, call: &DecompressCall) -> Result<()> {
+        self.bank.decompress(call)
     }
 
     fn update(&self, call: &UpdateCall) -> Result<UpdateSums> {

@@ -144,10 +144,22 @@ impl ModelShape {
                 let weights = elements[last] + table;
                 ("output".to_owned(), weights, 2 * rows * weights)
             };
+            // A block keeps 34 bytes a token and hidden element in 16 bits (Korthikanti et al. 2022, section 4, without the
+            // scores of attention); the output its scores, in fp32 as well.
+            let working = if index < last {
+                17 * tokens * self.hidden * dtype.bytes()
+            } else {
+                let scores = match self.output {
+                    Output::Classes { classes } => batch * classes,
+                    _ => tokens * self.vocab,
+                };
+                scores * (dtype.bytes() + 4)
+            };
             UnitShape {
                 name,
                 weight_elements: weights,
                 output_bytes: tokens * self.hidden * dtype.bytes(),
+                working_bytes: working,
                 forward_flops: flops,
                 // The output's forward pass runs within its backward pass.
                 forward: index < last,

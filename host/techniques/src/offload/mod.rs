@@ -6,5 +6,5 @@ pub mod placement;
 pub mod plan;
 
 pub use engine::{DeviceChoice, EngineConfig, MemoryBudget, ModelWork, OffloadEngine};
-pub use options::{OffloadOptions, Placement, System, Upstream};
+pub use options::{Encoder, OffloadOptions, Placement, System, Upstream};
 pub use placement::{FlatModel, TensorRun};

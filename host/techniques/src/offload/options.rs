@@ -67,6 +67,9 @@ impl System {
 pub enum Placement {
     /// Each drive owns an equal contiguous share, cut into pieces of at most the subgroup size; tensors may be split.
     FlatEqual,
+    /// Each drive owns an equal share of equal pieces, at most of the subgroup size, dealt in turn along the flat vector,
+    /// so that gradients go to all drives at a time; tensors may be split.
+    EqualRr,
     /// Whole tensors are collected until the subgroup size is reached; subgroup `s` lies on drive `s mod n`.
     SubgroupRr,
 }
@@ -79,6 +82,16 @@ pub enum Upstream {
     Fp32Storage,
     /// The kernel also emits a copy in the working precision, fetched from the device's local memory.
     Fp16Local,
+}
+
+/// Who selects the kept pairs of a gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Encoder {
+    /// The host's processor; the dense gradient comes to host memory.
+    Host,
+    /// The compute device (Smart-Infinity, section 4.5); only the pairs come to host memory.
+    Device,
 }
 
 /// Options of the offload technique.
@@ -102,6 +115,13 @@ pub struct OffloadOptions {
     pub topk_keep: f64,
     /// Whether what top-k drops is added to the next gradient.
     pub error_feedback: bool,
+    /// Who selects the kept pairs.
+    pub encoder: Encoder,
+    /// Whether a unit is computed while the gradients of the one before it leave the compute device; without it, they
+    /// have left first, and the device holds those of one unit.
+    pub gradient_overlap: bool,
+    /// Compute devices that share every unit (tensor parallelism). Real runs have one.
+    pub tensor_parallel: u32,
     /// Into how many pieces a tasklet's buffers are cut, so that a piece is updated while the next one
     /// is read; 1 is the paper's hand-over of whole variables.
     pub pieces: u32,
@@ -112,13 +132,16 @@ impl Default for OffloadOptions {
         Self {
             system: System::SuO,
             optimizer: Optimizer::Adamw,
-            placement: Placement::FlatEqual,
+            placement: Placement::EqualRr,
             subgroup_elements: 40_000_000,
             gradient_dtype: DType::Fp32,
             weights_dtype: DType::Fp32,
             upstream: Upstream::Fp16Local,
             topk_keep: 0.01,
             error_feedback: false,
+            encoder: Encoder::Host,
+            gradient_overlap: true,
+            tensor_parallel: 1,
             pieces: 4,
         }
     }
@@ -166,6 +189,15 @@ impl OffloadOptions {
         }
         if self.pieces == 0 || self.pieces > 1024 {
             return invalid(format!("--pieces {} must be between 1 and 1024", self.pieces));
+        }
+        if self.tensor_parallel == 0 || self.tensor_parallel > 64 {
+            let count = self.tensor_parallel;
+            return invalid(format!(
+                "{count} compute devices; their number must be between 1 and 64"
+            ));
+        }
+        if self.error_feedback && self.encoder == Encoder::Device {
+            return invalid("--error-feedback needs the selection on the host".into());
         }
         if self.compressed() {
             if !(self.topk_keep > 0.0 && self.topk_keep <= 1.0) {

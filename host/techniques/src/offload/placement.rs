@@ -102,7 +102,8 @@ pub fn layout(model: &FlatModel, options: &OffloadOptions, drives: u32) -> Resul
     let align = options.align_elements();
     let subgroups = match (options.placement, options.system.striped()) {
         (Placement::FlatEqual, false) => flat_equal(model.elements(), options, drives),
-        (Placement::FlatEqual, true) => {
+        (Placement::EqualRr, false) => equal_rr(model.elements(), options, drives),
+        (Placement::FlatEqual | Placement::EqualRr, true) => {
             let whole = Part { drive: 0, subgroup: 0, start: 0, elements: model.elements() };
             cut(whole, options)
         }
@@ -113,7 +114,7 @@ pub fn layout(model: &FlatModel, options: &OffloadOptions, drives: u32) -> Resul
     } else {
         match options.placement {
             Placement::FlatEqual => subgroups,
-            Placement::SubgroupRr => subgroups
+            Placement::EqualRr | Placement::SubgroupRr => subgroups
                 .into_iter()
                 .map(|part| Part { drive: part.subgroup % drives, ..part })
                 .collect(),
@@ -134,6 +135,26 @@ fn flat_equal(elements: u64, options: &OffloadOptions, drives: u32) -> Vec<Part>
             units / u64::from(drives) + u64::from(u64::from(drive) < units % u64::from(drives));
         let end = (start + share * align).min(elements);
         parts.extend(cut(Part { drive, subgroup: 0, start, elements: end - start }, options));
+        start = end;
+    }
+    parts
+}
+
+/// As many pieces for each drive, of lengths that differ by at most one alignment unit; dealt in turn, later.
+fn equal_rr(elements: u64, options: &OffloadOptions, drives: u32) -> Vec<Part> {
+    let align = options.align_elements();
+    let units = elements.div_ceil(align);
+    let longest = (options.subgroup_elements / align).max(1);
+    let rounds = units.div_ceil(longest * u64::from(drives));
+    let pieces = rounds * u64::from(drives);
+    let mut parts = Vec::new();
+    let mut start = 0;
+    for piece in 0..pieces {
+        let share = units / pieces + u64::from(piece < units % pieces);
+        let end = (start + share * align).min(elements);
+        if end > start {
+            parts.push(Part { drive: 0, subgroup: piece as u32, start, elements: end - start });
+        }
         start = end;
     }
     parts
@@ -267,14 +288,13 @@ mod tests {
             subgroup in 1_u64..20_000,
             drives in 1_u32..11,
             system in prop::sample::select(System::ALL.to_vec()),
-            rr in any::<bool>(),
+            placement in prop::sample::select(vec![Placement::FlatEqual, Placement::EqualRr, Placement::SubgroupRr]),
             half in any::<bool>(),
         ) {
             let tensors: Vec<_> = sizes.iter().enumerate().map(|(index, &elements)| TensorRun {
                 name: format!("t{index}"), elements, group: u32::from(index > sizes.len() / 2),
             }).collect();
             let model = FlatModel::new(tensors).unwrap();
-            let placement = if rr { Placement::SubgroupRr } else { Placement::FlatEqual };
             let mut options = options(system, placement, subgroup);
             if half && system != System::SuOC {
                 options.gradient_dtype = DType::Fp16;
@@ -282,9 +302,16 @@ mod tests {
             // Layout::new itself refuses anything but a partition.
             let layout = layout(&model, &options, drives).unwrap();
             prop_assert_eq!(layout.elements, sizes.iter().sum::<u64>());
-            if placement == Placement::FlatEqual {
+            if placement != Placement::SubgroupRr {
                 let bound = subgroup.max(layout.align_elements);
                 prop_assert!(layout.parts.iter().all(|part| part.elements <= bound));
+            }
+            if placement == Placement::EqualRr && !system.striped() && system.on_drives() {
+                let share = |drive| layout.on_drive(drive).iter().map(|&part| layout.padded(part)).sum::<u64>();
+                let shares: Vec<u64> = (0..drives).map(share).collect();
+                let pieces = layout.parts.len().div_ceil(drives as usize) as u64;
+                let (most, least) = (shares.iter().max().unwrap(), shares.iter().min().unwrap());
+                prop_assert!(most - least <= pieces * layout.align_elements, "{shares:?}");
             }
         }
     }

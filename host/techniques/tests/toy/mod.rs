@@ -45,6 +45,7 @@ pub fn model(scale: u64) -> (FlatModel, Vec<UnitShape>) {
             name: format!("unit{unit}"),
             weight_elements: 10,
             output_bytes: 8,
+            working_bytes: 8,
             forward_flops: 1,
             forward: unit < 2,
             gradients: vec![(starts[unit], sizes[unit]), (starts[unit + 3], sizes[unit + 3])],

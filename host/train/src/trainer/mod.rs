@@ -403,10 +403,16 @@ fn unit_shapes(options: &TrainOptions, model: &Model) -> Vec<UnitShape> {
     let tokens = u64::from(options.batch) * u64::from(shape.seq);
     let unit = |plan: &UnitPlan| {
         let elements = plan.elements();
+        let width = model.dtype().bytes();
+        let output_bytes = tokens * u64::from(shape.hidden) * width;
         UnitShape {
             name: plan.unit.to_string(),
             weight_elements: elements,
-            output_bytes: tokens * u64::from(shape.hidden) * model.dtype().bytes(),
+            output_bytes,
+            working_bytes: match plan.unit {
+                Unit::Head => tokens * u64::from(shape.vocab) * (width + 4),
+                _ => 17 * output_bytes,
+            },
             forward_flops: shape.forward_flops(plan.unit, elements, options.batch),
             forward: plan.unit != Unit::Head,
             gradients: plan

@@ -1,6 +1,6 @@
 //! Buffer sets: one buffer a variable and piece.
 
-use nearfield_runtime::device::{BufferId, GradientSource};
+use nearfield_runtime::device::BufferId;
 use nearfield_runtime::layout::{Layout, align_up};
 use nearfield_runtime::types::{DType, Variable};
 use nearfield_runtime::{Error, Result, codec};
@@ -141,14 +141,8 @@ impl BufferSet {
         self.pairs.ok_or_else(|| Error::Invalid("no buffers for kept pairs".into()))
     }
 
-    /// Where the update of a piece finds its gradient; `pairs` kept pairs when compressed.
-    pub fn gradient_source(&self, piece: u32, pairs: u64) -> Result<GradientSource> {
-        let buffer = self.of(Variable::Gradient, piece)?;
-        Ok(match self.pairs {
-            Some((indices, values)) => {
-                GradientSource::Pairs { indices, values, pairs, dense: buffer }
-            }
-            None => GradientSource::Dense { buffer, dtype: self.gradient_dtype },
-        })
+    /// Where the update of a piece finds its gradient.
+    pub fn gradient(&self, piece: u32) -> Result<(BufferId, DType)> {
+        Ok((self.of(Variable::Gradient, piece)?, self.gradient_dtype))
     }
 }

@@ -25,7 +25,7 @@ use super::gradients::{Compression, Pairs, Staging};
 use super::memory_state::MemoryState;
 use super::update_work::UpdateWork;
 use super::{DeviceChoice, DriveUnit, EngineConfig, HostBuffers, OffloadEngine, gradient_plans};
-use crate::offload::options::OffloadOptions;
+use crate::offload::options::{Encoder, OffloadOptions};
 use crate::offload::placement::{self, FlatModel};
 use crate::offload::plan::update;
 use crate::offload::plan::update_host::host_sets;
@@ -116,6 +116,12 @@ struct Assembly {
 impl Assembly {
     fn new(config: &EngineConfig, model: FlatModel) -> Result<Self> {
         let options = config.options.clone();
+        if options.encoder == Encoder::Device || options.tensor_parallel > 1 {
+            return Err(Error::Invalid(
+                "selection on the compute device and several compute devices can be simulated only"
+                    .into(),
+            ));
+        }
         let layout = placement::layout(&model, &options, config.drives.len() as u32)?;
         let parts: Vec<usize> = (0..layout.parts.len()).collect();
         let update_plan = update::plan(&layout, &options, &parts)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nearfield_runtime::device::{BufferRange, UpdateCall};
+use nearfield_runtime::device::{BufferRange, DecompressCall, UpdateCall};
 use nearfield_runtime::exec::Work;
 use nearfield_runtime::graph::Task;
 use nearfield_runtime::kernels::{self, Scalars, Segment, UpdateSums};
@@ -154,6 +154,22 @@ impl<'a> UpdateWork<'a> {
         })
     }
 
+    fn decompress(&self, range: PieceRange) -> Result<()> {
+        let unit = self.drive(range.part);
+        let pairs = unit.store.gradient_info(range.part)?.count;
+        self.with_buffers(range.part, 0, |buffers| {
+            let (indices, values) = buffers.pairs()?;
+            unit.device.decompress(&DecompressCall {
+                indices,
+                values,
+                pairs,
+                first_element: range.offset,
+                elements: range.elements,
+                dense: buffers.of(Variable::Gradient, range.piece)?,
+            })
+        })
+    }
+
     fn update(&self, range: PieceRange, set: u32) -> Result<()> {
         let engine = self.engine;
         let part = self.part(range.part);
@@ -174,11 +190,6 @@ impl<'a> UpdateWork<'a> {
         }
         let unit = self.drive(range.part);
         let segments = self.segments(range);
-        let pairs = if engine.options.compressed() {
-            unit.store.gradient_info(range.part)?.count
-        } else {
-            0
-        };
         let sums = self.with_buffers(range.part, set, |buffers| {
             let weights = buffers.weights(range.piece).map(|id| (id, engine.options.weights_dtype));
             let call = UpdateCall {
@@ -186,18 +197,14 @@ impl<'a> UpdateWork<'a> {
                 segments: &segments,
                 first_element: range.offset,
                 elements: range.elements,
-                gradient: buffers.gradient_source(range.piece, pairs)?,
+                gradient: buffers.gradient(range.piece)?,
                 param: buffers.of(Variable::Param, range.piece)?,
                 exp_avg: buffers.optional(Variable::ExpAvg, range.piece)?,
                 exp_avg_sq: buffers.optional(Variable::ExpAvgSq, range.piece)?,
                 weights,
             };
             match &engine.host {
-                Some(host) => {
-                    let sums = host.bank.update(&call, engine.isa, Some(&engine.pool))?;
-                    self.publish_from_host(range, buffers)?;
-                    Ok(sums)
-                }
+                Some(host) => host.bank.update(&call, engine.isa, Some(&engine.pool)),
                 None => unit.device.update(&call),
             }
         })?;
@@ -224,11 +231,11 @@ impl<'a> UpdateWork<'a> {
     }
 
     /// Baselines: the kernel's output in host memory becomes the working weights.
-    fn publish_from_host(&self, range: PieceRange, buffers: &BufferSet) -> Result<()> {
+    fn publish(&self, range: PieceRange, set: u32) -> Result<()> {
         let Some(host) = &self.engine.host else { return Ok(()) };
         let real = self.real_elements(range) as usize;
         let first = self.part(range.part).start + range.offset;
-        match buffers.weights(range.piece) {
+        self.with_buffers(range.part, set, |buffers| match buffers.weights(range.piece) {
             Some(buffer) => {
                 let memory = host.bank.read(buffer)?;
                 self.engine.publish_bits(first, &memory.as_u16()[..real])
@@ -237,7 +244,7 @@ impl<'a> UpdateWork<'a> {
                 let memory = host.bank.read(buffers.of(Variable::Param, range.piece)?)?;
                 self.engine.publish_f32(first, &memory.as_f32()[..real])
             }
-        }
+        })
     }
 
     fn store(&self, range: PieceRange, variable: Variable, set: u32) -> Result<()> {
@@ -367,7 +374,9 @@ impl Work for UpdateWork<'_> {
             Action::Release { part } => self.release(part),
             Action::Load { range, variable, set } => self.load(range, variable, set),
             Action::LoadPairs { part } => self.load_pairs(part),
+            Action::Decompress { range } => self.decompress(range),
             Action::Update { range, set } => self.update(range, set),
+            Action::Publish { range, set } => self.publish(range, set),
             Action::Store { range, variable, set } => self.store(range, variable, set),
             Action::SealPart { part } => self.seal(part),
             Action::FetchWeights { range } => self.fetch_weights(range),

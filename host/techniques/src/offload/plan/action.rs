@@ -59,8 +59,20 @@ pub enum Action {
         /// Which part.
         part: usize,
     },
+    /// Expands the kept pairs that fall into a piece.
+    Decompress {
+        /// Which elements.
+        range: PieceRange,
+    },
     /// Runs the update kernel on a piece.
     Update {
+        /// Which elements.
+        range: PieceRange,
+        /// Buffer set.
+        set: u32,
+    },
+    /// Makes the output of an update in host memory the working weights (baselines).
+    Publish {
         /// Which elements.
         range: PieceRange,
         /// Buffer set.
@@ -135,6 +147,13 @@ pub enum Action {
     Offload {
         /// Which unit.
         unit: usize,
+        /// Which part.
+        part: usize,
+        /// Staging buffer.
+        staging: u32,
+    },
+    /// Copies a part's kept pairs to its staging buffer, where the compute device has selected them.
+    FetchPairs {
         /// Which part.
         part: usize,
         /// Staging buffer.

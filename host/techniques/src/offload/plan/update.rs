@@ -207,6 +207,35 @@ impl<'a> Planner<'a> {
         )
     }
 
+    /// Expands the kept pairs of a piece into its gradient buffer. A kernel of its own, so that it runs while the
+    /// states are still being read.
+    pub fn decompress(&mut self, range: PieceRange, after: &[TaskId]) -> TaskId {
+        let pairs = codec::kept(self.options.topk_keep, self.layout.padded(range.part));
+        let share = pairs * range.elements / self.layout.padded(range.part).max(1);
+        let op = Op::Kernel {
+            name: "decompress",
+            elements: range.elements,
+            // Zeros, then for each pair an index, a value, and the value's place.
+            bytes: 4 * range.elements + 12 * share,
+        };
+        let label = format!("decompress gradient of part {}.{}", range.part, range.piece);
+        let kernel = self.drives[self.drive_of(range.part) as usize].kernel;
+        self.plan.task(kernel, op, Action::Decompress { range }, label, after)
+    }
+
+    /// Rounds or copies the result of an update in host memory to the working weights.
+    pub fn publish(&mut self, range: PieceRange, set: u32, updated: TaskId) -> TaskId {
+        let width = self.options.weights_dtype.bytes();
+        let from = if self.options.emits_weights() { width } else { 4 };
+        let op = Op::Kernel {
+            name: "cast",
+            elements: range.elements,
+            bytes: range.elements * (from + width),
+        };
+        let label = format!("publish weights of part {}.{}", range.part, range.piece);
+        self.plan.task(self.cpu, op, Action::Publish { range, set }, label, &[updated])
+    }
+
     pub fn update(
         &mut self,
         range: PieceRange,
@@ -217,10 +246,9 @@ impl<'a> Planner<'a> {
         let variables = self.options.optimizer.variables().len() as u64;
         let copy =
             if self.options.emits_weights() { self.options.weights_dtype.bytes() } else { 0 };
-        let gradient =
-            if self.options.compressed() { 8 } else { self.options.gradient_dtype.bytes() };
+        let gradient = self.options.gradient_dtype.bytes();
         let op = Op::Kernel {
-            name: if self.options.compressed() { "update_topk" } else { "update" },
+            name: "update",
             elements: range.elements,
             bytes: range.elements * (8 * variables + gradient + copy),
         };
@@ -296,7 +324,9 @@ impl<'a> Planner<'a> {
         let resource = self.drives[drive as usize].read;
         let read =
             self.plan.task(resource, op, Action::ReadWeights { range, buffer }, label, &after);
-        let op = Op::Kernel { name: "cast", elements: range.elements, bytes: bytes * 2 };
+        let width = 4 + self.options.weights_dtype.bytes();
+        let op =
+            Op::Kernel { name: "cast", elements: range.elements, bytes: range.elements * width };
         let label = format!("cast weights of part {}.{}", range.part, range.piece);
         let cast =
             self.plan.task(self.cpu, op, Action::CastWeights { range, buffer }, label, &[read]);

@@ -30,7 +30,7 @@ pub(super) fn serial(planner: &mut Planner, begin: TaskId) {
             .iter()
             .map(|&range| planner.load(range, Variable::Gradient, 0, &[states]))
             .collect();
-        let written = update_and_store(planner, &parts, 0, &gradients);
+        let written = update_and_store(planner, &parts, 0, &gradients, true);
         last = planner.mark("subgroup is written", &written);
     }
 }
@@ -46,7 +46,7 @@ pub(super) fn pipelined(planner: &mut Planner, begin: TaskId) {
         for &range in &parts {
             loads.push(planner.load(range, Variable::Gradient, set, &after));
         }
-        let written = update_and_store(planner, &parts, set, &loads);
+        let written = update_and_store(planner, &parts, set, &loads, false);
         free[set as usize] = planner.mark("subgroup is written", &written);
     }
 }
@@ -91,19 +91,26 @@ fn load_states(
     loads
 }
 
-/// Updates every part once all is read, then writes and seals; returns the writes.
+/// Updates every part once all is read, then writes and seals; returns the tasks after which the set is free. In
+/// order, the weights are published before anything is written; otherwise at the same time.
 fn update_and_store(
     planner: &mut Planner,
     parts: &[PieceRange],
     set: u32,
     loads: &[TaskId],
+    in_order: bool,
 ) -> Vec<TaskId> {
     let variables = planner.options.optimizer.variables();
     let read = planner.mark("subgroup is read", loads);
     let updates: Vec<TaskId> =
         parts.iter().map(|&range| planner.update(range, set, planner.cpu, &[read])).collect();
-    let updated = planner.mark("subgroup is updated", &updates);
-    let mut written = Vec::new();
+    let mut written: Vec<TaskId> = parts
+        .iter()
+        .zip(&updates)
+        .map(|(&range, &updated)| planner.publish(range, set, updated))
+        .collect();
+    let before = if in_order { &written } else { &updates };
+    let updated = planner.mark("subgroup is updated", before);
     for &range in parts {
         let stores: Vec<TaskId> = variables
             .iter()

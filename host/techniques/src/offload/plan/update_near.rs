@@ -67,7 +67,7 @@ struct LastUse {
     updates: HashMap<u32, TaskId>,
     fetches: HashMap<u32, TaskId>,
     stores: HashMap<(Variable, u32), TaskId>,
-    tasklet_updates: Vec<TaskId>,
+    expansions: Vec<TaskId>,
 }
 
 /// The optimised handler: one buffer set for each drive, handed over variable by variable and piece by
@@ -98,23 +98,25 @@ fn overlapped_tasklet(
     let emits = planner.options.emits_weights();
     let local = planner.options.upstream == Upstream::Fp16Local;
     let pairs = planner.options.compressed().then(|| {
-        // The pairs serve all pieces, so their buffers are free once the whole last tasklet is updated.
-        let mut after = last.tasklet_updates.clone();
+        // The pairs serve all pieces, so their buffers are free once they are expanded to the last one.
+        let mut after = std::mem::take(&mut last.expansions);
         after.push(begin);
         planner.load_pairs(part, &after)
     });
-    let mut tasklet_updates = Vec::new();
     let mut loads = Vec::new();
     for &range in ranges {
         let piece = range.piece;
-        let mut loaded = Vec::new();
-        match pairs {
-            Some(pairs) => loaded.push(pairs),
-            None => {
-                let after = last.updates.get(&piece).copied().unwrap_or(begin);
-                loaded.push(planner.load(range, Variable::Gradient, 0, &[after]));
+        // The gradient's buffer is free once the last tasklet's piece is updated.
+        let free = last.updates.get(&piece).copied().unwrap_or(begin);
+        let gradient = match pairs {
+            Some(pairs) => {
+                let expanded = planner.decompress(range, &[pairs, free]);
+                last.expansions.push(expanded);
+                expanded
             }
-        }
+            None => planner.load(range, Variable::Gradient, 0, &[free]),
+        };
+        let mut loaded = vec![gradient];
         for &variable in variables {
             let stored = last.stores.get(&(variable, piece)).copied();
             let mut after = vec![stored.unwrap_or(begin)];
@@ -133,7 +135,6 @@ fn overlapped_tasklet(
             loaded.extend(last.fetches.get(&piece));
         }
         let updated = planner.update(range, 0, kernel, &loaded);
-        tasklet_updates.push(updated);
         last.updates.insert(piece, updated);
         for &variable in variables {
             let stored = planner.store(range, variable, 0, &[updated]);
@@ -147,6 +148,5 @@ fn overlapped_tasklet(
             last.fetches.insert(piece, planner.fetch_weights(range, updated));
         }
     }
-    last.tasklet_updates = tasklet_updates;
     planner.seal(part, &stores);
 }

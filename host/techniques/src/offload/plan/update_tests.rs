@@ -52,13 +52,18 @@ fn uses(
             vec![(buffer(range.part, set, name, range.piece), true)]
         }
         Action::LoadPairs { part } => vec![(buffer(part, 0, pairs, 0), true)],
+        Action::Decompress { range } => vec![
+            (buffer(range.part, 0, pairs, 0), false),
+            (buffer(range.part, 0, gradient, range.piece), true),
+        ],
+        Action::Publish { range, set } => {
+            let name = if options.emits_weights() { copy } else { Variable::Param as u32 };
+            vec![(buffer(range.part, set, name, range.piece), false)]
+        }
         Action::Update { range, set } => {
             let piece = |name| buffer(range.part, set, name, range.piece);
             let mut all: Vec<_> = variables.iter().map(|&v| (piece(v as u32), true)).collect();
-            all.push((piece(gradient), options.compressed()));
-            if options.compressed() {
-                all.push((buffer(range.part, set, pairs, 0), false));
-            }
+            all.push((piece(gradient), false));
             if options.emits_weights() {
                 all.push((piece(copy), true));
             }
@@ -87,12 +92,12 @@ proptest! {
         pieces in 1_u32..5,
         storage in any::<bool>(),
         weights in prop::sample::select(vec![DType::Fp32, DType::Bf16]),
-        rr in any::<bool>(),
+        placement in prop::sample::select(vec![Placement::FlatEqual, Placement::EqualRr, Placement::SubgroupRr]),
     ) {
         let options = OffloadOptions {
             system, optimizer, pieces, subgroup_elements: subgroup, weights_dtype: weights,
             upstream: if storage { Upstream::Fp32Storage } else { Upstream::Fp16Local },
-            placement: if rr { Placement::SubgroupRr } else { Placement::FlatEqual },
+            placement,
             ..OffloadOptions::default()
         };
         let (layout, plan) = build(&options, elements, drives);

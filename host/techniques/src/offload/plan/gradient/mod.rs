@@ -1,0 +1,57 @@
+//! The gradient graph: forward, backward, and each gradient's way to its drive
+//! (Smart-Infinity, section 2; block streaming as in ZeRO-Infinity).
+
+mod planner;
+mod staging;
+#[cfg(test)]
+mod tests;
+
+use nearfield_runtime::Result;
+use nearfield_runtime::layout::Layout;
+
+use super::Plan;
+use crate::offload::options::OffloadOptions;
+
+pub use staging::Staging;
+
+/// What the graph needs to know of one unit of the model: a block, the embedding, or the head.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnitShape {
+    /// Name for labels.
+    pub name: String,
+    /// Elements of the weights it reads.
+    pub weight_elements: u64,
+    /// Bytes of its output for one micro-batch, kept as the next unit's checkpoint.
+    pub output_bytes: u64,
+    /// Bytes that its backward pass keeps of what it computes, for one micro-batch.
+    pub working_bytes: u64,
+    /// Floating-point operations of its forward pass for one micro-batch.
+    pub forward_flops: u64,
+    /// Whether a forward pass of its own is needed; the head's runs within its backward pass.
+    pub forward: bool,
+    /// Flat runs `(first element, elements)` whose gradient is complete after its backward pass.
+    pub gradients: Vec<(u64, u64)>,
+}
+
+/// What a micro-step does with its gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MicroStep {
+    /// Adds them to accumulators in host memory.
+    Accumulate,
+    /// Sends them (with what was accumulated) to the drives.
+    Offload,
+}
+
+/// Builds the graph of one micro-step.
+///
+/// # Errors
+/// [`nearfield_runtime::Error::Graph`] if the graph is not valid, which is a defect.
+pub fn plan(
+    layout: &Layout,
+    options: &OffloadOptions,
+    units: &[UnitShape],
+    step: MicroStep,
+) -> Result<(Plan, Staging)> {
+    let staging = staging::staging(layout, options, units);
+    Ok((planner::plan(layout, options, units, staging, step)?, staging))
+}

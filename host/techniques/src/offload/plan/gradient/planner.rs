@@ -1,0 +1,432 @@
+//! Builds the graph of one micro-step.
+
+use std::collections::HashMap;
+
+use nearfield_runtime::graph::{
+    Collective, Direction, GraphBuilder, MemoryClaim, Op, Place, ResourceId, TaskId,
+};
+use nearfield_runtime::layout::Layout;
+use nearfield_runtime::{Result, codec};
+
+use super::staging::{Staging, arrivals};
+use super::{MicroStep, UnitShape};
+use crate::offload::options::{Encoder, OffloadOptions, System};
+use crate::offload::plan::{Action, Plan, PlanBuilder};
+
+/// Units whose weights are on a compute device at a time: one in use, one on its way.
+const WEIGHT_UNITS: usize = 2;
+
+pub(super) fn plan(
+    layout: &Layout,
+    options: &OffloadOptions,
+    units: &[UnitShape],
+    staging: Staging,
+    step: MicroStep,
+) -> Result<Plan> {
+    let mut plan = PlanBuilder::default();
+    let engines = Engines::new(&mut plan.graph, layout, options);
+    let mut planner = Planner { layout, options, units, engines, staging, plan, collectives: 0 };
+    planner.claims();
+    let forward = planner.forward();
+    planner.backward(&forward, step);
+    planner.plan.build()
+}
+
+/// The engines of one compute device.
+struct Gpu {
+    h2d: ResourceId,
+    d2h: ResourceId,
+    compute: ResourceId,
+    /// Transfers among compute devices, where there are several.
+    peers: Option<ResourceId>,
+}
+
+struct Engines {
+    gpus: Vec<Gpu>,
+    cpu: ResourceId,
+    write: Vec<ResourceId>,
+}
+
+impl Engines {
+    fn new(builder: &mut GraphBuilder, layout: &Layout, options: &OffloadOptions) -> Self {
+        let drives = if options.system.on_drives() { layout.drives } else { 0 };
+        let gpus = (0..options.tensor_parallel)
+            .map(|number| {
+                let mut engine = |name: &str| {
+                    builder.resource(&format!("gpu{number}.{name}"), Place::Gpu(number), 1)
+                };
+                Gpu {
+                    h2d: engine("h2d"),
+                    d2h: engine("d2h"),
+                    compute: engine("compute"),
+                    peers: (options.tensor_parallel > 1).then(|| engine("peers")),
+                }
+            })
+            .collect();
+        Self {
+            gpus,
+            cpu: builder.resource("host.cpu", Place::HOST, 1),
+            write: (0..drives)
+                .map(|drive| {
+                    builder.resource(&format!("drive{drive}.write"), Place::Drive(drive), 2)
+                })
+                .collect(),
+        }
+    }
+}
+
+struct Planner<'a> {
+    layout: &'a Layout,
+    options: &'a OffloadOptions,
+    units: &'a [UnitShape],
+    engines: Engines,
+    staging: Staging,
+    plan: PlanBuilder,
+    /// Collective operations so far.
+    collectives: u32,
+}
+
+/// Staging buffers while the graph is built.
+struct Slots {
+    /// Of each part that has begun to arrive: its buffer, the elements still missing, the last copies to it.
+    open: HashMap<usize, (u32, u64, Vec<TaskId>)>,
+    /// Free buffers with the tasks that emptied them, least recently used first.
+    free: Vec<(u32, Vec<TaskId>)>,
+}
+
+impl Planner<'_> {
+    fn gpus(&self) -> u32 {
+        self.options.tensor_parallel
+    }
+
+    /// What one of the compute devices has of `total`, at least 1.
+    fn share(&self, total: u64, gpu: u32) -> u64 {
+        let gpus = u64::from(self.gpus());
+        (total / gpus + u64::from(u64::from(gpu) < total % gpus)).max(1)
+    }
+
+    /// Memory that is held for the whole micro-step.
+    fn claims(&mut self) {
+        let weights = self.options.weights_dtype.bytes();
+        let gradients = self.options.gradient_dtype.bytes();
+        let most = |of: fn(&UnitShape) -> u64| self.units.iter().map(of).max().unwrap_or(0);
+        let outputs: u64 = self.units.iter().map(|unit| unit.output_bytes).sum();
+        let staged = gradients * self.staging.elements * u64::from(self.staging.buffers);
+        let mut claims = vec![(Place::HOST, staged + outputs + weights * self.layout.elements)];
+        let gradient_units = if self.options.gradient_overlap { 2 } else { 1 };
+        let of_unit = |unit: &UnitShape| unit.gradients.iter().map(|&(_, elements)| elements).sum();
+        let on_gpus = WEIGHT_UNITS as u64 * weights * most(|unit| unit.weight_elements)
+            + gradient_units * weights * most(of_unit)
+            + most(|unit| unit.output_bytes + unit.working_bytes);
+        for gpu in 0..self.gpus() {
+            claims.push((Place::Gpu(gpu), self.share(on_gpus, gpu)));
+        }
+        for (place, bytes) in claims {
+            self.plan.graph.claim(MemoryClaim { place, bytes, from: None, to: None });
+        }
+    }
+
+    /// Weights of `unit` to a compute device. Two units fit there at a time: `free` ends the use by the one before
+    /// the last.
+    fn load_unit(&mut self, unit: usize, gpu: u32, backward: bool, free: &[TaskId]) -> TaskId {
+        let shape = &self.units[unit];
+        let bytes = self.share(shape.weight_elements * self.options.weights_dtype.bytes(), gpu);
+        let op = Op::Transfer { from: Place::HOST, to: Place::Gpu(gpu), bytes };
+        let label = format!("load weights of {}", shape.name);
+        let action = Action::LoadUnit { unit, backward };
+        self.plan.task(self.engines.gpus[gpu as usize].h2d, op, action, label, free)
+    }
+
+    /// Runs a unit on one compute device.
+    fn compute(&mut self, unit: usize, gpu: u32, backward: bool, after: &[TaskId]) -> TaskId {
+        let shape = &self.units[unit];
+        // Recomputing costs one more forward pass, the gradients two.
+        let (passes, verb, action) = if backward {
+            (3, "backward", Action::Backward { unit })
+        } else {
+            (1, "forward", Action::Forward { unit })
+        };
+        let flops = passes * shape.forward_flops;
+        let flops = if flops == 0 { 0 } else { self.share(flops, gpu) };
+        let op = Op::Compute { flops, bytes: 0 };
+        let label = format!("{verb} {}", shape.name);
+        self.plan.task(self.engines.gpus[gpu as usize].compute, op, action, label, after)
+    }
+
+    /// Sums what the compute devices have found of a unit: after attention and after the feed-forward layer, in each
+    /// pass over them. Returns what follows `computed` on each device.
+    fn all_reduce(&mut self, unit: usize, backward: bool, computed: Vec<TaskId>) -> Vec<TaskId> {
+        let shape = &self.units[unit];
+        if self.gpus() == 1 || shape.forward_flops == 0 {
+            return computed;
+        }
+        let (times, action) =
+            if backward { (4, Action::Backward { unit }) } else { (2, Action::Forward { unit }) };
+        let group = self.collectives;
+        self.collectives += 1;
+        let bytes = times * shape.output_bytes.max(1);
+        let op = Op::Collective { kind: Collective::AllReduce, group, bytes };
+        let label = format!("sum outputs of {}", shape.name);
+        let mut summed = Vec::new();
+        for (gpu, before) in (0..self.gpus()).zip(computed) {
+            let engines = &self.engines.gpus[gpu as usize];
+            let resource = engines.peers.unwrap_or(engines.compute);
+            self.plan.graph.rank(gpu);
+            summed.push(self.plan.task(resource, op.clone(), action, label.clone(), &[before]));
+        }
+        self.plan.graph.rank(0);
+        summed
+    }
+
+    /// Forward through all units that need it; returns the tasks that saved each unit's output.
+    fn forward(&mut self) -> Vec<Vec<TaskId>> {
+        self.plan.graph.phase("forward");
+        let mut saved = vec![Vec::new(); self.units.len()];
+        let mut computed: Vec<Vec<TaskId>> = Vec::new();
+        for (unit, saved) in saved.iter_mut().enumerate() {
+            if !self.units[unit].forward {
+                continue;
+            }
+            let mut done = Vec::new();
+            for gpu in 0..self.gpus() {
+                self.plan.graph.rank(gpu);
+                let free: Vec<TaskId> = earlier(&computed, WEIGHT_UNITS, gpu);
+                let mut after = vec![self.load_unit(unit, gpu, false, &free)];
+                after.extend(earlier(&computed, 1, gpu));
+                done.push(self.compute(unit, gpu, false, &after));
+            }
+            let done = self.all_reduce(unit, false, done);
+            computed.push(done.clone());
+            for (gpu, done) in (0..self.gpus()).zip(done) {
+                self.plan.graph.rank(gpu);
+                let shape = &self.units[unit];
+                let op = Op::Transfer {
+                    from: Place::Gpu(gpu),
+                    to: Place::HOST,
+                    bytes: self.share(shape.output_bytes, gpu),
+                };
+                let label = format!("save output of {}", shape.name);
+                let action = Action::SaveActivation { unit };
+                let d2h = self.engines.gpus[gpu as usize].d2h;
+                saved.push(self.plan.task(d2h, op, action, label, &[done]));
+            }
+        }
+        self.plan.graph.rank(0);
+        saved
+    }
+
+    fn backward(&mut self, saved: &[Vec<TaskId>], step: MicroStep) {
+        self.plan.graph.phase("backward");
+        let mut slots = Slots {
+            open: HashMap::new(),
+            free: (0..self.staging.buffers).map(|buffer| (buffer, Vec::new())).collect(),
+        };
+        let arrivals = arrivals(self.layout, self.units);
+        let mut next_arrival = 0;
+        let mut computed: Vec<Vec<TaskId>> = Vec::new();
+        // Tasks after which each unit's gradients have left the compute devices.
+        let mut left: Vec<Vec<TaskId>> = Vec::new();
+        let gradient_units = if self.options.gradient_overlap { 2 } else { 1 };
+        let forward_end = saved.iter().rfind(|saved| !saved.is_empty());
+        for unit in (0..self.units.len()).rev() {
+            let mut done = Vec::new();
+            for gpu in 0..self.gpus() {
+                self.plan.graph.rank(gpu);
+                let mut free = earlier(&computed, WEIGHT_UNITS, gpu);
+                if free.is_empty() {
+                    free.extend(forward_end.and_then(|saved| saved.get(gpu as usize)));
+                }
+                let mut after = vec![self.load_unit(unit, gpu, true, &free)];
+                if let Some(input) = unit.checked_sub(1) {
+                    after.push(self.load_activation(input, gpu, &saved[input]));
+                }
+                after.extend(earlier(&computed, 1, gpu));
+                if let Some(earlier) = left.len().checked_sub(gradient_units) {
+                    after.extend(&left[earlier]);
+                }
+                done.push(self.compute(unit, gpu, true, &after));
+            }
+            self.plan.graph.rank(0);
+            let done = self.all_reduce(unit, true, done);
+            computed.push(done.clone());
+            let mut leaving = Vec::new();
+            match step {
+                MicroStep::Accumulate => leaving = self.accumulate(unit, &done),
+                MicroStep::Offload => {
+                    while let Some(&(of_unit, part, elements)) = arrivals.get(next_arrival) {
+                        if of_unit != unit {
+                            break;
+                        }
+                        next_arrival += 1;
+                        leaving.extend(self.offload(unit, part, elements, &done, &mut slots));
+                    }
+                }
+            }
+            left.push(leaving);
+        }
+    }
+
+    fn load_activation(&mut self, unit: usize, gpu: u32, saved: &[TaskId]) -> TaskId {
+        let shape = &self.units[unit];
+        let bytes = self.share(shape.output_bytes, gpu);
+        let op = Op::Transfer { from: Place::HOST, to: Place::Gpu(gpu), bytes };
+        let label = format!("load output of {}", shape.name);
+        let action = Action::LoadActivation { unit };
+        self.plan.task(self.engines.gpus[gpu as usize].h2d, op, action, label, saved)
+    }
+
+    /// Copies each device's share of `elements` of a gradient to host memory.
+    fn gradient_copies(
+        &mut self,
+        elements: u64,
+        action: Action,
+        label: &str,
+        after: &[TaskId],
+    ) -> Vec<TaskId> {
+        let mut copied = Vec::new();
+        for gpu in 0..self.gpus() {
+            self.plan.graph.rank(gpu);
+            let bytes = self.share(elements * self.options.gradient_dtype.bytes(), gpu);
+            let op = Op::Transfer { from: Place::Gpu(gpu), to: Place::HOST, bytes };
+            let d2h = self.engines.gpus[gpu as usize].d2h;
+            copied.push(self.plan.task(d2h, op, action, label.to_owned(), after));
+        }
+        self.plan.graph.rank(0);
+        copied
+    }
+
+    fn accumulate(&mut self, unit: usize, computed: &[TaskId]) -> Vec<TaskId> {
+        let shape = &self.units[unit];
+        let elements: u64 = shape.gradients.iter().map(|&(_, elements)| elements).sum();
+        if elements == 0 {
+            return Vec::new();
+        }
+        let label = format!("accumulate gradients of {}", shape.name);
+        self.gradient_copies(elements, Action::Accumulate { unit }, &label, computed)
+    }
+
+    /// Brings one unit's share of one part to its staging buffer, and sends the part off when it is complete. Returns
+    /// the tasks after which the share has left the unit's own memory.
+    fn offload(
+        &mut self,
+        unit: usize,
+        part: usize,
+        elements: u64,
+        computed: &[TaskId],
+        slots: &mut Slots,
+    ) -> Vec<TaskId> {
+        let mut after = computed.to_vec();
+        let in_memory = self.options.system == System::Memory;
+        let (staging, missing, last) = slots.open.remove(&part).unwrap_or_else(|| {
+            let missing = self.layout.parts[part].elements;
+            if in_memory {
+                return (0, missing, Vec::new());
+            }
+            // `staging()` counted the buffers for this very order, so one is always free.
+            let (buffer, emptied) = slots.free.remove(0);
+            (buffer, missing, emptied)
+        });
+        // Copies to one buffer keep their order: the first of them waits for the buffer.
+        after.extend(last);
+        let encodes = self.options.compressed() && self.options.encoder == Encoder::Device;
+        let copied = if encodes {
+            // The share stays on the device until the part is complete.
+            after
+        } else {
+            let label = format!("offload gradient of {} for part {part}", self.units[unit].name);
+            let action = Action::Offload { unit, part, staging };
+            self.gradient_copies(elements, action, &label, &after)
+        };
+        if missing > elements {
+            slots.open.insert(part, (staging, missing - elements, copied.clone()));
+            return copied;
+        }
+        if in_memory {
+            return copied;
+        }
+        if encodes {
+            let (selected, emptied) = self.select(part, staging, &copied);
+            slots.free.push((staging, emptied));
+            return selected;
+        }
+        let emptied = self.send(part, staging, &copied);
+        slots.free.push((staging, emptied));
+        copied
+    }
+
+    fn write(
+        &mut self,
+        part: usize,
+        bytes: u64,
+        action: Action,
+        what: &str,
+        after: &[TaskId],
+    ) -> TaskId {
+        let drive = self.layout.parts[part].drive;
+        let op = Op::Storage { direction: Direction::Write, drive, other: Place::HOST, bytes };
+        let label = format!("write {what} of part {part} to drive {drive}");
+        self.plan.task(self.engines.write[drive as usize], op, action, label, after)
+    }
+
+    fn pairs_bytes(&self, part: usize) -> u64 {
+        8 * codec::kept(self.options.topk_keep, self.layout.padded(part))
+    }
+
+    /// Selects the pairs of a complete part on the compute devices, each in its share, and writes them. Returns the
+    /// tasks of the selection, and those after which the staging buffer is free.
+    fn select(
+        &mut self,
+        part: usize,
+        staging: u32,
+        complete: &[TaskId],
+    ) -> (Vec<TaskId>, Vec<TaskId>) {
+        let (mut selected, mut fetched) = (Vec::new(), Vec::new());
+        for gpu in 0..self.gpus() {
+            self.plan.graph.rank(gpu);
+            let elements = self.share(self.layout.padded(part), gpu);
+            let op = Op::Kernel { name: "topk", elements, bytes: elements * 4 };
+            let label = format!("compress gradient of part {part}");
+            let action = Action::Encode { part, staging };
+            let engines = &self.engines.gpus[gpu as usize];
+            let (compute, d2h) = (engines.compute, engines.d2h);
+            let encoded = self.plan.task(compute, op, action, label, complete);
+            selected.push(encoded);
+            let bytes = self.share(self.pairs_bytes(part), gpu);
+            let op = Op::Transfer { from: Place::Gpu(gpu), to: Place::HOST, bytes };
+            let label = format!("fetch kept pairs of part {part}");
+            let action = Action::FetchPairs { part, staging };
+            fetched.push(self.plan.task(d2h, op, action, label, &[encoded]));
+        }
+        self.plan.graph.rank(0);
+        let bytes = self.pairs_bytes(part);
+        let action = Action::WriteGradient { part, staging };
+        (selected, vec![self.write(part, bytes, action, "kept pairs", &fetched)])
+    }
+
+    /// A complete gradient to its drive; returns the tasks after which its staging buffer is free.
+    fn send(&mut self, part: usize, staging: u32, complete: &[TaskId]) -> Vec<TaskId> {
+        let padded = self.layout.padded(part);
+        let action = Action::WriteGradient { part, staging };
+        if !self.options.compressed() {
+            let bytes = padded * self.options.gradient_dtype.bytes();
+            return vec![self.write(part, bytes, action, "gradient", complete)];
+        }
+        let op = Op::Kernel { name: "topk", elements: padded, bytes: padded * 4 };
+        let label = format!("compress gradient of part {part}");
+        let encode = Action::Encode { part, staging };
+        let encoded = self.plan.task(self.engines.cpu, op, encode, label, complete);
+        let bytes = self.pairs_bytes(part);
+        let mut emptied = vec![self.write(part, bytes, action, "kept pairs", &[encoded])];
+        if self.options.error_feedback {
+            let action = Action::WriteResidual { part, staging };
+            emptied.push(self.write(part, 4 * padded, action, "residual", &[encoded]));
+        }
+        emptied
+    }
+}
+
+/// What device `gpu` computed `back` units ago, if there is such a unit.
+fn earlier(computed: &[Vec<TaskId>], back: usize, gpu: u32) -> Vec<TaskId> {
+    let unit = computed.len().checked_sub(back).and_then(|index| computed.get(index));
+    unit.and_then(|tasks| tasks.get(gpu as usize)).copied().into_iter().collect()
+}
