@@ -1,11 +1,14 @@
 //! How values and tables are printed.
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::{Cell, CellAlignment, Table, TableComponent, presets};
 
 /// An empty table with these columns.
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
+    for style in [TableComponent::HorizontalLines, TableComponent::MiddleIntersections] {
+        table.remove_style(style);
+    }
     table
 }
 

@@ -3,7 +3,7 @@
 mod rendezvous;
 mod run;
 
-use nearfield_runtime::exec::{Executor, Work};
+use nearfield_runtime::exec::{self, Executor, Work};
 use nearfield_runtime::graph::{Graph, Task};
 use nearfield_runtime::timeline::Timeline;
 use nearfield_runtime::{Error, Result};
@@ -63,7 +63,7 @@ impl<C: CostModel> VirtualExecutor<C> {
 impl<C: CostModel> Executor for VirtualExecutor<C> {
     /// Does the work of each task, one after the other, in the order in which they start in virtual time.
     fn run(&self, graph: &Graph, work: &dyn Work) -> Result<Timeline> {
-        let mut perform = |task: &Task| work.perform(task);
+        let mut perform = |task: &Task| exec::perform(work, task);
         Ok(run::run(&self.costs, graph, &mut perform)?.timeline)
     }
 }

@@ -181,7 +181,7 @@ impl<C: CostModel> Run<'_, C> {
             let message = format!("a cost of {} seconds", cost.seconds);
             return Err(named(Error::Invalid(message)));
         }
-        (self.perform)(task).map_err(named)?;
+        (self.perform)(task)?;
         let flows = cost.bytes > 0 && !cost.route.is_empty();
         if flows && cost.seconds == 0.0 {
             self.network.begin(self.now, id, cost.bytes, cost.route);

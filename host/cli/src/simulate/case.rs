@@ -1,6 +1,6 @@
 //! One combination.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use nearfield_runtime::graph::Graph;
@@ -9,7 +9,7 @@ use nearfield_runtime::store::spare_slots;
 use nearfield_runtime::timeline::TraceFile;
 use nearfield_runtime::types::{DType, Optimizer};
 use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
-use nearfield_sim::{Simulation, VirtualExecutor};
+use nearfield_sim::{Simulation, VirtualExecutor, chakra};
 use nearfield_techniques::model::ModelShape;
 use nearfield_techniques::offload::placement::layout;
 use nearfield_techniques::offload::plan::gradient::{self, MicroStep};
@@ -174,6 +174,22 @@ impl Step {
             offset += simulation.timeline.seconds();
         }
         Ok(file.finish()?)
+    }
+}
+
+impl Step {
+    /// Writes both graphs as Chakra execution traces, one file a rank; returns their paths.
+    pub fn chakra(&self, run: &Run, stem: &Path) -> Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        for ((graph, simulation), name) in
+            self.graphs.iter().zip(&run.simulations).zip(["gradients", "update"])
+        {
+            let mut stem = stem.as_os_str().to_owned();
+            stem.push(format!(".{name}"));
+            let path = PathBuf::from(stem);
+            files.extend(chakra::write(graph, Some(&simulation.timeline), &path)?);
+        }
+        Ok(files)
     }
 }
 

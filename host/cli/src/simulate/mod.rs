@@ -102,6 +102,9 @@ pub struct SimulateArgs {
     /// Write the trace of the last combination for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Write the graphs of the last combination as Chakra execution traces: STEM.gradients.RANK.et and STEM.update.RANK.et
+    #[arg(long, value_name = "STEM")]
+    chakra: Option<PathBuf>,
     /// Draw the phases as stacked bars, and the speed-up over the first system, to an SVG or PNG file
     #[arg(long, value_name = "FILE")]
     chart: Option<PathBuf>,
@@ -128,6 +131,11 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
         if index + 1 == cases.len() {
             if let Some(path) = &args.trace {
                 step.trace(&run, path)?;
+            }
+            if let Some(stem) = &args.chakra {
+                for file in step.chakra(&run, stem)? {
+                    eprintln!("Wrote {}", file.display());
+                }
             }
         }
         if args.json {

@@ -43,6 +43,8 @@ pub enum DeviceKind {
     Software,
     /// The same at the speeds given by the limits.
     Emulated,
+    /// The host's CPU does the work, but the clock is that of the machine which --fabric describes.
+    Virtual,
 }
 
 /// How progress is shown.
@@ -200,8 +202,8 @@ pub struct TrainArgs {
     /// What a step survives: power (flushes the drives) or process (a killed process only) [default: power]
     #[arg(long, value_parser = named::<Durability>, value_name = "NAME", help_heading = "State on drives")]
     pub durability: Option<Durability>,
-    /// What stands beside each drive: software (the CPU) or emulated (the CPU at limited speed)
-    /// [default: software]
+    /// What stands beside each drive: software (the CPU), emulated (the CPU at limited speed), or virtual (the CPU, with
+    /// the clock of the machine that --fabric describes) [default: software]
     #[arg(long, value_parser = named::<DeviceKind>, value_name = "NAME", help_heading = "State on drives")]
     pub device: Option<DeviceKind>,
     /// With --device emulated: bytes a second read from one drive, for example 3.2GB
@@ -236,9 +238,16 @@ pub struct TrainArgs {
     /// Where the report is written [default: report.json in --out]
     #[arg(long, value_name = "FILE", help_heading = "Run")]
     pub report: Option<PathBuf>,
-    /// Description of this machine, as `nearfield calibrate` writes it; the report then has predicted times as well
-    #[arg(long, value_name = "FILE", help_heading = "Run")]
+    /// Description of this machine, as `nearfield calibrate` writes it: the report then has predicted times as well. With
+    /// --device virtual: the machine whose clock is used, a name (smartssd-falcon, server-2026, desktop) or a file
+    #[arg(long, value_name = "NAME|FILE", help_heading = "Run")]
     pub fabric: Option<String>,
+    /// Compute device of the fabric, where it has several
+    #[arg(long, value_name = "NAME", help_heading = "Run")]
+    pub gpu: Option<String>,
+    /// How the fabric is put together, where it has several ways
+    #[arg(long, value_name = "NAME", help_heading = "Run")]
+    pub topology: Option<String>,
     /// Write a trace of every task for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE", help_heading = "Run")]
     pub trace: Option<PathBuf>,

@@ -101,7 +101,7 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
     let io = io_options(args)?;
     let limit = |bytes: Option<nearfield_bench::values::Bytes>| bytes.map(|bytes| bytes.0);
     let device = match args.device.unwrap_or(DeviceKind::Software) {
-        DeviceKind::Software => DeviceChoice::Software,
+        DeviceKind::Software | DeviceKind::Virtual => DeviceChoice::Software,
         DeviceKind::Emulated => DeviceChoice::Emulated {
             limits: SpeedLimits {
                 media_read: limit(args.limit_read),

@@ -21,8 +21,8 @@ use nearfield_runtime::timeline::{ResourceUse, TraceFile};
 use nearfield_train::generate::GenerateOptions;
 use nearfield_train::trainer::{IterationReport, Trainer};
 
-use args::ProgressKind;
 pub use args::{Compute, TrainArgs};
+use args::{DeviceKind, ProgressKind};
 use metrics::{Line, Metrics};
 
 use crate::values::human_bytes;
@@ -63,9 +63,17 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
         signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&interrupted))?;
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
-    let trainer = Trainer::new(options)?;
-    let predicted =
-        args.fabric.as_deref().map(|fabric| predict::predict(fabric, &trainer)).transpose()?;
+    let machine = predict::executor(&args, options.drives.len())?;
+    let mut trainer = Trainer::new(options)?;
+    let mut predicted = None;
+    let virtual_time = args.device == Some(DeviceKind::Virtual);
+    if let Some(machine) = machine {
+        if virtual_time {
+            trainer.run_in_virtual_time(Arc::new(machine));
+        } else {
+            predicted = Some(predict::predict(&machine, &trainer)?);
+        }
+    }
     let bar = progress_bar(&args, &trainer);
     if bar.is_some() || args.progress == Some(ProgressKind::None) {
         announce(&trainer);
@@ -81,6 +89,7 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
         metrics,
         trace,
         begin: Instant::now(),
+        virtual_time,
         usage: Vec::new(),
     };
     let traffic = run.trainer.engine().traffic();
@@ -101,6 +110,7 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
         metadata_bytes: run.trainer.engine().metadata_bytes() - metadata,
         interrupted: stopped,
         predicted,
+        virtual_machine: if virtual_time { args.fabric.as_deref() } else { None },
     };
     let report = report::build(&run.trainer, &ending)?;
     report::write(&report_path, &report)?;
@@ -121,15 +131,22 @@ struct Run {
     metrics: Metrics,
     trace: Option<TraceFile>,
     begin: Instant,
+    /// Whether seconds are those of a machine that is described.
+    virtual_time: bool,
     usage: Vec<ResourceUse>,
 }
 
 impl Run {
     fn train(&mut self, interrupted: &AtomicBool) -> Result<()> {
         let last = self.trainer.options().iterations;
+        let mut virtual_seconds = 0.0;
         while self.trainer.iteration() < last && !interrupted.load(Relaxed) {
-            let start = self.begin.elapsed().as_secs_f64();
+            let start = match self.virtual_time {
+                true => virtual_seconds,
+                false => self.begin.elapsed().as_secs_f64(),
+            };
             let report = self.trainer.step()?;
+            virtual_seconds += report.seconds;
             let mut line = Line::from(&report);
             let due = self.eval_every > 0 && report.iteration.is_multiple_of(self.eval_every);
             if due || report.iteration == last {
@@ -214,6 +231,9 @@ impl Run {
             let sample = self.trainer.generate(b"def ", &options)?;
             let sample = String::from_utf8_lossy(&sample).replace('\n', "\n              ");
             writeln!(text, "sample        def {sample}")?;
+        }
+        if let (true, Some(fabric)) = (self.virtual_time, &args.fabric) {
+            writeln!(text, "clock         virtual: all seconds are those of the fabric {fabric}")?;
         }
         writeln!(text, "report        {}", report_path.display())?;
         writeln!(text, "picture       {}", out.join("run.svg").display())?;

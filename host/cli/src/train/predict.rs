@@ -1,10 +1,12 @@
 //! Times that a description of this machine predicts for the graphs of a run.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use nearfield_sim::VirtualExecutor;
 use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
 use nearfield_techniques::offload::plan::gradient::MicroStep;
 use nearfield_train::trainer::{GraphKind, Trainer};
+
+use super::args::{DeviceKind, TrainArgs};
 
 /// Seconds of one iteration by phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -17,12 +19,27 @@ pub struct Predicted {
     pub update: f64,
 }
 
-/// Runs the graphs of one iteration on the machine that `fabric` describes.
-pub fn predict(fabric: &str, trainer: &Trainer) -> Result<Predicted> {
-    let fabric = Fabric::open(fabric)?;
+/// The machine that `--fabric` describes, with the drives of the run.
+pub fn executor(args: &TrainArgs, drives: usize) -> Result<Option<VirtualExecutor<FabricCosts>>> {
+    let Some(fabric) = &args.fabric else {
+        ensure!(
+            args.device != Some(DeviceKind::Virtual),
+            "--device virtual needs --fabric NAME|FILE, the machine whose clock is to be used"
+        );
+        return Ok(None);
+    };
+    let selection = Selection {
+        gpu: args.gpu.clone(),
+        topology: args.topology.clone(),
+        ..Selection::drives(u32::try_from(drives)?)
+    };
+    let costs = FabricCosts::new(&Fabric::open(fabric)?, &selection)?;
+    Ok(Some(VirtualExecutor::new(costs)?))
+}
+
+/// Runs the graphs of one iteration in virtual time.
+pub fn predict(executor: &VirtualExecutor<FabricCosts>, trainer: &Trainer) -> Result<Predicted> {
     let options = trainer.options();
-    let costs = FabricCosts::new(&fabric, &Selection::drives(options.drives.len() as u32))?;
-    let executor = VirtualExecutor::new(costs)?;
     let mut predicted = Predicted::default();
     let mut add = |kind: GraphKind, times: f64| -> Result<()> {
         let graph = trainer.graph(kind);

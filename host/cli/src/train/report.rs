@@ -28,6 +28,8 @@ pub struct Ending<'a> {
     pub interrupted: bool,
     /// Times that a description of the machine predicts for one iteration.
     pub predicted: Option<Predicted>,
+    /// The fabric whose clock was used; `None` for the clock on the wall.
+    pub virtual_machine: Option<&'a str>,
 }
 
 /// The report as JSON.
@@ -65,6 +67,8 @@ pub fn build(trainer: &Trainer, ending: &Ending) -> Result<Value> {
         "parameters": trainer.parameters(),
         "drives": options.drives.len(),
         "device": trainer.engine().describe(),
+        "clock": ending.virtual_machine.map_or("wall", |_| "virtual"),
+        "fabric": ending.virtual_machine,
         "loss": ending.lines.iter().map(|line| line.loss).collect::<Vec<_>>(),
         "eval_loss": ending.lines.iter().filter_map(|line| Some(json!({ "iteration": line.iteration, "loss": line.eval_loss? }))).collect::<Vec<_>>(),
         "state_digest": trainer.engine().digest()?,
@@ -131,7 +135,7 @@ pub fn tables(report: &Value, usage: &[ResourceUse]) -> String {
     let mut phases = table(&["phase, seconds", "predicted", "measured"]);
     for (name, seconds) in report["phase_seconds"].as_object().into_iter().flatten() {
         let cell = |seconds: &Value| {
-            right(seconds.as_f64().map_or_else(|| "-".into(), |seconds| format!("{seconds:.2}")))
+            right(seconds.as_f64().map_or_else(|| "-".into(), |seconds| format!("{seconds:.3}")))
         };
         phases.add_row(vec![
             Cell::new(name),

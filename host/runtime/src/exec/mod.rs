@@ -5,7 +5,9 @@ mod workers;
 
 pub use threaded::ThreadedExecutor;
 
-use crate::error::Result;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::error::{Error, Result};
 use crate::graph::{Graph, Task};
 use crate::timeline::Timeline;
 
@@ -24,6 +26,25 @@ pub trait Work: Sync {
 impl<F: Fn(&Task) -> Result<()> + Sync> Work for F {
     fn perform(&self, task: &Task) -> Result<()> {
         self(task)
+    }
+}
+
+/// Performs one task, for executors.
+///
+/// # Errors
+/// What `work` reports, and a panic in it, with the task's label.
+pub fn perform(work: &dyn Work, task: &Task) -> Result<()> {
+    match catch_unwind(AssertUnwindSafe(|| work.perform(task))) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(source)) => Err(Error::Task { label: task.label.clone(), source: Box::new(source) }),
+        Err(panic) => {
+            let message = panic
+                .downcast_ref::<&str>()
+                .map(|text| (*text).to_owned())
+                .or_else(|| panic.downcast_ref::<String>().cloned())
+                .unwrap_or_else(|| "no message".to_owned());
+            Err(Error::Panic { label: task.label.clone(), message })
+        }
     }
 }
 

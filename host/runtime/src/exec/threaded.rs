@@ -1,7 +1,6 @@
 //! The executor of real runs: threads, wall time.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
@@ -133,21 +132,7 @@ impl<'a> Run<'a> {
     }
 
     fn perform(&self, id: TaskId) -> Result<()> {
-        let task = self.graph.task(id);
-        match catch_unwind(AssertUnwindSafe(|| self.work.perform(task))) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(source)) => {
-                Err(Error::Task { label: task.label.clone(), source: Box::new(source) })
-            }
-            Err(panic) => {
-                let message = panic
-                    .downcast_ref::<&str>()
-                    .map(|text| (*text).to_owned())
-                    .or_else(|| panic.downcast_ref::<String>().cloned())
-                    .unwrap_or_else(|| "no message".to_owned());
-                Err(Error::Panic { label: task.label.clone(), message })
-            }
-        }
+        super::perform(self.work, self.graph.task(id))
     }
 
     fn complete(&self, state: &mut State, id: TaskId) {

@@ -6,6 +6,7 @@ mod work;
 use std::sync::Arc;
 use std::time::Instant;
 
+use nearfield_runtime::exec::Executor;
 use nearfield_runtime::graph::{Graph, Traffic};
 use nearfield_runtime::memory::HostVector;
 use nearfield_runtime::store::StepRecord;
@@ -89,6 +90,8 @@ pub struct Trainer {
     skipped: u64,
     last_loss: Option<f64>,
     predicted: Traffic,
+    /// Whether seconds are those of the graphs' timelines, and not of the clock on the wall.
+    virtual_time: bool,
 }
 
 impl Trainer {
@@ -164,6 +167,7 @@ impl Trainer {
             skipped,
             last_loss,
             predicted: Traffic::default(),
+            virtual_time: false,
         })
     }
 
@@ -205,6 +209,22 @@ impl Trainer {
     /// Data bytes that the iterations of this process should have moved, from their graphs.
     pub fn predicted_traffic(&self) -> Traffic {
         self.predicted
+    }
+
+    /// Runs later iterations with `executor`, whose timelines give the seconds of the reports. The training itself
+    /// stays the same, to the bit.
+    pub fn run_in_virtual_time(&mut self, executor: Arc<dyn Executor + Send + Sync>) {
+        self.engine.set_executor(executor);
+        self.virtual_time = true;
+    }
+
+    /// Seconds of an iteration so far.
+    fn elapsed(&self, begin: Instant, report: &IterationReport) -> f64 {
+        if self.virtual_time {
+            report.timelines.iter().map(|(_, _, timeline)| timeline.seconds()).sum()
+        } else {
+            begin.elapsed().as_secs_f64()
+        }
     }
 
     /// The graph that a timeline of an [`IterationReport`] belongs to.
@@ -254,7 +274,7 @@ impl Trainer {
                 self.engine.options().gradient_dtype,
                 self.accumulators.as_ref(),
             );
-            let start = begin.elapsed().as_secs_f64();
+            let start = self.elapsed(begin, &report);
             let timeline = self.engine.run_gradients(kind, &micro, scale)?;
             let graph = &self.engine.gradient_plan(kind).graph;
             for phase in timeline.phases(graph) {
@@ -273,10 +293,10 @@ impl Trainer {
         let overflow = scan.overflow || !norm.is_finite();
         report.gradient_norm = norm / scale;
         report.skipped = overflow;
-        let start = begin.elapsed().as_secs_f64();
+        let start = self.elapsed(begin, &report);
         self.finish_iteration(&mut report, norm, start)?;
         report.step = self.engine.step();
-        report.seconds = begin.elapsed().as_secs_f64();
+        report.seconds = self.elapsed(begin, &report);
         Ok(report)
     }
 

@@ -1,7 +1,7 @@
 //! The work behind the tasks of a gradient graph: the model's part and the engine's.
 
 use nearfield_runtime::Result;
-use nearfield_runtime::exec::{Executor, Work};
+use nearfield_runtime::exec::Work;
 use nearfield_runtime::graph::Task;
 use nearfield_runtime::timeline::Timeline;
 

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nearfield_runtime::device::{BufferBank, NearStorageDevice, SpeedLimits};
-use nearfield_runtime::exec::{Executor, ThreadedExecutor};
+use nearfield_runtime::exec::Executor;
 use nearfield_runtime::graph::{Graph, Traffic};
 use nearfield_runtime::io::{IoOptions, IoStats};
 use nearfield_runtime::kernels::Isa;
@@ -103,7 +103,7 @@ pub struct OffloadEngine {
     layout: Layout,
     isa: Isa,
     pool: Arc<ThreadPool>,
-    executor: ThreadedExecutor,
+    executor: Arc<dyn Executor + Send + Sync>,
     update_plan: Plan,
     gradient_plans: [Plan; 2],
     budget: MemoryBudget,
@@ -120,6 +120,11 @@ pub struct OffloadEngine {
 }
 
 impl OffloadEngine {
+    /// Runs the graphs of later steps with `executor`; without it, threads run them in real time.
+    pub fn set_executor(&mut self, executor: Arc<dyn Executor + Send + Sync>) {
+        self.executor = executor;
+    }
+
     /// The technique's options.
     pub fn options(&self) -> &OffloadOptions {
         &self.options

@@ -6,7 +6,7 @@ use nearfield_runtime::codec::{self, TopK};
 use nearfield_runtime::device::{
     BufferBank, EmulatedDevice, NearStorageDevice, SharedLink, SoftwareDevice, SoftwareOptions,
 };
-use nearfield_runtime::exec::{Executor, ThreadedExecutor};
+use nearfield_runtime::exec::ThreadedExecutor;
 use nearfield_runtime::io::IoEngine;
 use nearfield_runtime::kernels::Isa;
 use nearfield_runtime::layout::align_up;
@@ -143,7 +143,7 @@ impl Assembly {
                 pool: Arc::new(pool),
                 weights: Arc::new(HostVector::zeroed(budget.weights_bytes)),
                 budget,
-                executor: ThreadedExecutor::default(),
+                executor: Arc::new(ThreadedExecutor::default()),
                 update_plan,
                 gradient_plans,
                 scratch: Mutex::default(),
