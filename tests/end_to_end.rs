@@ -265,61 +265,37 @@ fn a_calibrated_machine_predicts_the_phases_of_a_run() {
 }
 
 #[test]
-fn a_simulated_step_is_one_json_object_a_combination() {
-    let simulate = |words: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nearfield"));
-        command.env_clear().args(["simulate", "--fabric", "smartssd-falcon", "--gpu", "a5000"]);
-        command.args(words).output().unwrap()
+fn training_in_virtual_time_is_the_same_training_on_another_clock() {
+    let place = Place::new();
+    let drives = place.drives(3);
+    let run = |more: &[&str]| {
+        let output =
+            place.train("su+o+c", &drives, &[&["--steps", "4", "--overwrite"], more].concat());
+        succeeded(&output);
+        let text = std::fs::read_to_string(place.path("r.json")).unwrap();
+        serde_json::from_str::<Value>(&text).unwrap()
     };
-    let sweeps = ["--json", "--sweep", "drives=1,6", "--sweep", "system=base,su,su+o,su+o+c"];
-    let output = simulate(&[&["--model", "gpt2-1.16b"], &sweeps[..]].concat());
-    succeeded(&output);
-    let lines: Vec<Value> = String::from_utf8(output.stdout)
-        .unwrap()
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    assert_eq!(lines.len(), 8);
-    let find = |drives: u64, system: &str| {
-        let line = lines.iter().find(|line| line["drives"] == drives && line["system"] == system);
-        line.unwrap_or_else(|| panic!("{system} with {drives} drives is missing"))
-    };
-    let seconds = |drives, system, phase: &str| find(drives, system)[phase].as_f64().unwrap();
-    for line in &lines {
-        let phases = ["forward_seconds", "backward_seconds", "update_seconds"];
-        let sum: f64 = phases.iter().map(|phase| line[phase].as_f64().unwrap()).sum();
-        assert!((sum / line["total_seconds"].as_f64().unwrap() - 1.0).abs() < 1e-9);
-        assert_eq!(line["forward_seconds"], lines[0]["forward_seconds"]);
-        assert!(!line["bottleneck"].as_str().unwrap().is_empty());
+    let real = run(&[]);
+    let virtually = ["--device", "virtual", "--fabric", "smartssd-falcon", "--gpu", "a5000"];
+    let trace = place.path("trace.json");
+    let first = run(&[&virtually[..], &["--trace", trace.to_str().unwrap()]].concat());
+    let second = run(&virtually);
+    for key in ["loss", "state_digest", "traffic"] {
+        assert_eq!(first[key], real[key], "{key}");
     }
-    // Bytes of section 4.7 with the parameters padded to whole pages for each part.
-    let parameters = find(6, "su")["parameters"].as_u64().unwrap();
-    let per = |system: &str, link: &str| {
-        find(6, system)["bytes"][link].as_u64().unwrap() as f64 / parameters as f64
-    };
-    for (system, link, bytes) in [
-        ("base", "shared_down", 16.0),
-        ("base", "shared_up", 16.0),
-        ("su", "shared_down", 4.0),
-        ("su", "shared_up", 4.0),
-        ("su+o", "internal_read", 16.0),
-        ("su+o", "internal_write", 12.0),
-        ("su+o+c", "shared_down", 0.08),
+    assert_eq!((&real["clock"], &first["clock"]), (&"wall".into(), &"virtual".into()));
+    // The clock of a described machine is the same in each run, and another for another machine.
+    assert_eq!(first["phase_seconds"], second["phase_seconds"]);
+    let a100 = run(&[&virtually[..5], &["a100"]].concat());
+    assert_ne!(first["phase_seconds"], a100["phase_seconds"]);
+    assert!(std::fs::read_to_string(trace).unwrap().contains("drive2.write"));
+    for (more, words) in [
+        (&["--device", "virtual"][..], &["--device virtual needs --fabric"][..]),
+        (&virtually[..4], &["several", "--gpu"]),
+        (&["--device", "virtual", "--fabric", "nowhere"], &["nowhere", "server-2026"]),
     ] {
-        assert!((per(system, link) / bytes - 1.0).abs() < 0.01, "{system} {link}");
-    }
-    assert!(seconds(6, "su+o", "update_seconds") <= seconds(6, "su", "update_seconds"));
-    assert!(seconds(6, "su+o", "update_seconds") < seconds(6, "base", "update_seconds"));
-    assert!(seconds(1, "su", "update_seconds") >= 0.95 * seconds(1, "base", "update_seconds"));
-    for (words, wanted) in [
-        (&["--drives", "11"][..], &["11 drives", "count_max"][..]),
-        (&["--model", "gpt2-4b"], &["gpt2-4.0b"]),
-        (&["--gpus", "2"], &["--gpus 2"]),
-        (&["--topology", "ring"], &["ring", "congested"]),
-        (&["--batch", "4000"], &["do not fit", "--batch"]),
-        (&["--sweep", "drive=1"], &["keys are drives"]),
-    ] {
-        failed_with(&simulate(words), wanted);
+        let more = [&["--steps", "4", "--overwrite"], more].concat();
+        failed_with(&place.train("su+o", &drives, &more), words);
     }
 }
 

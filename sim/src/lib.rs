@@ -11,6 +11,7 @@ mod cost;
 mod executor;
 pub mod fabric;
 mod network;
+pub mod validation;
 
 pub use cost::{Cost, CostModel, MAX_ROUTE};
 pub use executor::{Simulation, VirtualExecutor};

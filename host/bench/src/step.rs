@@ -8,6 +8,7 @@ use nearfield_runtime::Result;
 use nearfield_runtime::io::limit::{Pattern, RawLimit};
 use nearfield_runtime::io::{IoOptions, IoStats};
 use nearfield_runtime::store::{Durability, StepRecord};
+use nearfield_runtime::timeline::{Timeline, TraceFile};
 use nearfield_runtime::types::{DType, HyperParameters, Optimizer};
 use nearfield_sim::VirtualExecutor;
 use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
@@ -24,6 +25,9 @@ use crate::values::{bytes, median, named, thread_count, threads};
 
 /// Elements of the synthetic gradient; it repeats, because no time depends on its values.
 const PERIOD: u64 = 1 << 20;
+
+/// Seconds between the measured and the predicted step in a trace.
+const TRACE_GAP: f64 = 0.1;
 
 /// Flags of `nearfield bench step`.
 #[derive(Debug, Clone, clap::Args)]
@@ -70,6 +74,9 @@ pub struct StepArgs {
     /// Description of this machine, as `nearfield calibrate` writes it; the summary then has predicted seconds
     #[arg(long, value_name = "FILE")]
     fabric: Option<String>,
+    /// Write a trace of the last step for Perfetto or chrome://tracing; with --fabric the predicted step follows it
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Print JSON, one object a line
     #[arg(long)]
     json: bool,
@@ -194,6 +201,7 @@ fn config(args: &StepArgs, drives: Vec<PathBuf>) -> EngineConfig {
             weight_elements: args.params,
             output_bytes: 0,
             working_bytes: 0,
+            score_bytes: 0,
             forward_flops: 0,
             forward: true,
             gradients: vec![(0, args.params)],
@@ -202,20 +210,21 @@ fn config(args: &StepArgs, drives: Vec<PathBuf>) -> EngineConfig {
 }
 
 /// Brings the gradients of the next step to the drives, then times its update alone.
-fn one_step(engine: &mut OffloadEngine, model: &Synthetic) -> Result<StepLine> {
+fn one_step(engine: &mut OffloadEngine, model: &Synthetic) -> Result<(StepLine, Timeline)> {
     engine.run_gradients(MicroStep::Offload, model, 1.0)?;
     let step = engine.step() + 1;
     let before = engine.io_stats();
     let begin = Instant::now();
-    engine.update(&record(step))?;
+    let timeline = engine.update(&record(step))?;
     let seconds = begin.elapsed().as_secs_f64();
     let IoStats { bytes_read, bytes_written, .. } = engine.io_stats();
-    Ok(StepLine {
+    let line = StepLine {
         step,
         seconds,
         bytes_read: bytes_read - before.bytes_read,
         bytes_written: bytes_written - before.bytes_written,
-    })
+    };
+    Ok((line, timeline))
 }
 
 /// Measures and prints.
@@ -236,7 +245,7 @@ pub fn run(args: &StepArgs) -> anyhow::Result<()> {
     let mut engine = OffloadEngine::create(&config, flat, false, &record(0), &initial)?;
     let predicted = fabric.map(|fabric| predict(&fabric, args, &engine)).transpose()?;
     // The first step meets cold memory, and tells how many bytes the limit is to be measured for.
-    let first = one_step(&mut engine, &model)?;
+    let (first, mut timeline) = one_step(&mut engine, &model)?;
     let mut limit = RawLimit::new(&paths, first.bytes_read, first.bytes_written)?;
     let pattern = limit.find_pattern()?;
     let mut limits = Vec::new();
@@ -244,19 +253,29 @@ pub fn run(args: &StepArgs) -> anyhow::Result<()> {
     // The limit is measured before, between and after the steps: drives change their speed over minutes.
     for _ in 0..args.steps {
         limits.push(limit.run_pattern(pattern)?);
-        let line = one_step(&mut engine, &model)?;
+        let (line, of_step) = one_step(&mut engine, &model)?;
+        timeline = of_step;
         out.print(&format!("step {}", line.step), &line)?;
         lines.push(line);
     }
     limits.push(limit.run_pattern(pattern)?);
+    if let Some(path) = &args.trace {
+        let mut file = TraceFile::create(path)?;
+        file.add(engine.update_graph(), &timeline, 0.0)?;
+        if let Some(predicted) = &predicted {
+            file.add(engine.update_graph(), predicted, timeline.seconds() + TRACE_GAP)?;
+        }
+        file.finish()?;
+    }
+    let predicted = predicted.map(|timeline| timeline.seconds());
     out.print("summary", &summary(args, &engine, pattern, &lines, limits, predicted))
 }
 
-/// Seconds that the update's graph takes on the machine described.
-fn predict(fabric: &Fabric, args: &StepArgs, engine: &OffloadEngine) -> Result<f64> {
+/// The update's graph on the machine described.
+fn predict(fabric: &Fabric, args: &StepArgs, engine: &OffloadEngine) -> Result<Timeline> {
     let costs = FabricCosts::new(fabric, &Selection::drives(args.drive.len() as u32))?;
     let simulation = VirtualExecutor::new(costs)?.simulate(engine.update_graph())?;
-    Ok(simulation.timeline.seconds())
+    Ok(simulation.timeline)
 }
 
 fn summary(

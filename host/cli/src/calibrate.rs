@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use nearfield_bench::calibrate;
-use nearfield_bench::values::{named, thread_count};
+use nearfield_bench::calibrate::{self, Calibration};
+use nearfield_bench::values::{median, named, thread_count};
 use nearfield_runtime::types::DType;
 use nearfield_sim::fabric::{Fabric, Gpu, LinkDescription, Positive, WorkPoint};
-use nearfield_train::measure::{self, BlockTime};
+use nearfield_train::measure::{self, BlockTime, Blocks};
 
 use crate::train::Compute;
 
@@ -35,32 +35,50 @@ pub struct CalibrateArgs {
     threads: usize,
 }
 
+/// Weights of less than this are in a cache already.
+const LEAST_WEIGHTS: u64 = 500_000;
+
+/// Times that everything is measured; medians are taken.
+const ROUNDS: usize = 3;
+
 /// Measures and writes.
 pub fn run(args: &CalibrateArgs) -> Result<()> {
     let threads = nearfield_bench::values::threads(args.threads);
     eprintln!(
         "Measuring drives, memory, kernels and blocks of models; some other load would spoil it"
     );
-    let drive = calibrate::drive(&args.drive)?;
-    let host = calibrate::host(threads)?;
-    let blocks = measure::blocks(args.compute.device(), args.dtype, threads)?;
+    let mut calibration = Calibration::new(&args.drive, threads)?;
+    let (mut forward, mut backward) = (Vec::new(), Vec::new());
+    let (mut loads, mut scores) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        calibration.measure()?;
+        let Blocks { blocks, score_bytes_per_second } =
+            measure::blocks(args.compute.device(), args.dtype, threads)?;
+        scores.extend(score_bytes_per_second);
+        let wide = blocks.iter().filter(|block| block.weight_bytes > LEAST_WEIGHTS);
+        loads.extend(wide.map(|block| block.weight_bytes as f64 / block.load_seconds));
+        forward.push(rates(&blocks, |block| (block.forward_flops, 1.0, block.forward_seconds))?);
+        // The backward pass computes the block again: three times the operations.
+        backward.push(rates(&blocks, |block| (block.forward_flops, 3.0, block.backward_seconds))?);
+    }
+    let (drive, mut host) = calibration.finish()?;
     let copies = measure::copies(args.compute.device())?;
-    let rate = |of: fn(&BlockTime) -> (f64, f64)| -> Result<Vec<WorkPoint>> {
-        let point = |block: &BlockTime| {
-            let (flops, seconds) = of(block);
-            let positive = |value| Positive::try_from(value).map_err(anyhow::Error::msg);
-            Ok(WorkPoint { flops: positive(flops)?, flops_per_second: positive(flops / seconds)? })
-        };
-        blocks.iter().map(point).collect()
-    };
+    if copies.is_none() {
+        // The copies of a step make tensors of what they copy: slower than moving bytes.
+        host.copy_bytes_per_second =
+            Positive::try_from(median(&loads)).map_err(anyhow::Error::msg)?;
+    }
     let gpu = Gpu {
         count_max: None,
         memory_bytes: None,
         in_host_memory: copies.is_none(),
         price_usd: None,
+        score_bytes_per_second: (!scores.is_empty())
+            .then(|| Positive::try_from(median(&scores)).map_err(anyhow::Error::msg))
+            .transpose()?,
         kernels: BTreeMap::new(),
-        forward: rate(|block| (block.forward_flops as f64, block.forward_seconds))?,
-        backward: rate(|block| (3.0 * block.forward_flops as f64, block.backward_seconds))?,
+        forward: calibrate::work(&forward)?,
+        backward: calibrate::work(&backward)?,
     };
     let mut links = BTreeMap::from([("nvme".to_owned(), link("drive", None, None))]);
     if let Some((down, up)) = copies {
@@ -73,6 +91,17 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
         .with_context(|| format!("cannot write {} (--out)", args.out.display()))?;
     eprintln!("Wrote {}", args.out.display());
     Ok(())
+}
+
+/// Rates of blocks, from operations of a pass, passes, and seconds of each.
+fn rates(blocks: &[BlockTime], of: fn(&BlockTime) -> (u64, f64, f64)) -> Result<Vec<WorkPoint>> {
+    let point = |block: &BlockTime| {
+        let (flops, passes, seconds) = of(block);
+        let positive = |value| Positive::try_from(value).map_err(anyhow::Error::msg);
+        let flops = flops as f64 * passes;
+        Ok(WorkPoint { flops: positive(flops)?, flops_per_second: positive(flops / seconds)? })
+    };
+    blocks.iter().map(point).collect()
 }
 
 /// A link between a place and the host: to the host, and back.

@@ -4,6 +4,7 @@ mod calibrate;
 mod simulate;
 mod state;
 mod train;
+mod validate;
 mod values;
 
 use std::process::ExitCode;
@@ -31,6 +32,8 @@ enum Command {
     /// Predict the step of a model on a machine that is described, with any number of drives
     #[command(after_help = simulate::AFTER_HELP)]
     Simulate(Box<simulate::SimulateArgs>),
+    /// Compare what is simulated with measurements
+    Validate(validate::ValidateArgs),
     /// Look at the state on drives
     #[command(subcommand)]
     State(state::StateCommand),
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => nearfield_bench::run(args).map(|()| ExitCode::SUCCESS),
         Command::Calibrate(args) => calibrate::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Simulate(args) => simulate::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Validate(args) => validate::run(&args).map(|()| ExitCode::SUCCESS),
         Command::State(command) => state::run(&command).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {

@@ -9,15 +9,28 @@ use crate::error::{Error, Result};
 use crate::model::{Model, Shape, Unit, WeightSource, parse_device};
 
 /// Widths of the blocks that are measured.
-const WIDTHS: [u32; 5] = [32, 64, 128, 256, 512];
+const WIDTHS: [u32; 8] = [32, 64, 96, 128, 192, 256, 384, 512];
 /// Tokens of a sequence, and sequences.
 const TOKENS: (u32, u32) = (128, 8);
 /// Seconds that each measurement may take, warm-up aside.
-const SECONDS: f64 = 0.6;
+const SECONDS: f64 = 0.25;
 /// Blocks in a row.
 const LAYERS: u32 = 4;
 /// Pause between rounds, as long as an update may take.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// Width of heads, and of those in which one more block is measured for the price of its attention scores.
+const HEAD: u32 = 64;
+const NARROW: (u32, u32) = (256, 16);
+
+/// What blocks take.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Blocks {
+    /// Blocks of several widths, without their attention scores.
+    pub blocks: Vec<BlockTime>,
+    /// Bytes of attention scores a second; `None` where they take no time that could be measured.
+    pub score_bytes_per_second: Option<f64>,
+}
 
 /// What one block takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,6 +41,12 @@ pub struct BlockTime {
     pub forward_seconds: f64,
     /// Seconds of its backward pass.
     pub backward_seconds: f64,
+    /// Bytes of its attention scores in fp32.
+    pub score_bytes: u64,
+    /// Bytes of its weights.
+    pub weight_bytes: u64,
+    /// Seconds until its weights are on the compute device.
+    pub load_seconds: f64,
 }
 
 /// Weights that are all the same.
@@ -57,16 +76,35 @@ impl WeightSource for Constant {
 ///
 /// # Errors
 /// A device that is not there, and what libtorch reports.
-pub fn blocks(compute: &str, dtype: DType, threads: usize) -> Result<Vec<BlockTime>> {
+pub fn blocks(compute: &str, dtype: DType, threads: usize) -> Result<Blocks> {
     let device = parse_device(compute)?;
     tch::set_num_threads(threads as i32);
-    WIDTHS.iter().map(|&width| block(width, dtype, device)).collect()
+    let wide = |width: u32| block(width, (width / HEAD).max(1), dtype, device);
+    let mut blocks: Vec<BlockTime> = WIDTHS.into_iter().map(wide).collect::<Result<_>>()?;
+    let (width, head) = NARROW;
+    let narrow = block(width, width / head, dtype, device)?;
+    let same = blocks.iter().find(|block| block.forward_flops == narrow.forward_flops);
+    // The backward pass computes the scores again, and their gradients: three times the bytes.
+    let rate = same.and_then(|same| {
+        let seconds = narrow.forward_seconds + narrow.backward_seconds
+            - same.forward_seconds
+            - same.backward_seconds;
+        (seconds > 0.0).then(|| 4.0 * (narrow.score_bytes - same.score_bytes) as f64 / seconds)
+    });
+    if let Some(rate) = rate {
+        for block in &mut blocks {
+            let scores = block.score_bytes as f64 / rate;
+            // Noise must not leave nothing.
+            block.forward_seconds -= scores.min(block.forward_seconds / 2.0);
+            block.backward_seconds -= (3.0 * scores).min(block.backward_seconds / 2.0);
+        }
+    }
+    Ok(Blocks { blocks, score_bytes_per_second: rate })
 }
 
-fn block(hidden: u32, dtype: DType, device: tch::Device) -> Result<BlockTime> {
+fn block(hidden: u32, heads: u32, dtype: DType, device: tch::Device) -> Result<BlockTime> {
     let (seq, batch) = TOKENS;
-    let shape =
-        Shape { layers: LAYERS, hidden, heads: hidden.div_ceil(64), vocab: 16, seq, tied: true };
+    let shape = Shape { layers: LAYERS, hidden, heads, vocab: 16, seq, tied: true };
     let model = Model::new(shape, dtype, device)?;
     let source = Constant(dtype);
     let kind = match dtype {
@@ -77,7 +115,7 @@ fn block(hidden: u32, dtype: DType, device: tch::Device) -> Result<BlockTime> {
     let sizes = [i64::from(batch), i64::from(seq), i64::from(hidden)];
     let input = Tensor::f_randn(sizes, (kind, device))
         .map_err(|error| Error::torch("the input of a measurement", &error))?;
-    let (mut forward, mut backward) = (Vec::new(), Vec::new());
+    let (mut forward, mut backward, mut load) = (Vec::new(), Vec::new(), Vec::new());
     let begin = Instant::now();
     // As in a step: forward through blocks, backward through them, each with weights that have just arrived, then a
     // pause. The first round warms up.
@@ -87,7 +125,9 @@ fn block(hidden: u32, dtype: DType, device: tch::Device) -> Result<BlockTime> {
         }
         let mut inputs = vec![input.shallow_clone()];
         for layer in 0..LAYERS {
-            let weights = model.load(Unit::Block(layer), &source)?;
+            let unit = Unit::Block(layer);
+            let (weights, seconds) = timed(device, || model.load(unit, &source))?;
+            load.push(seconds);
             let (output, seconds) =
                 timed(device, || model.forward(&weights, &inputs[layer as usize]))?;
             inputs.push(output);
@@ -106,6 +146,7 @@ fn block(hidden: u32, dtype: DType, device: tch::Device) -> Result<BlockTime> {
         if round == 0 {
             forward.clear();
             backward.clear();
+            load.clear();
         }
         std::thread::sleep(PAUSE);
     }
@@ -115,6 +156,9 @@ fn block(hidden: u32, dtype: DType, device: tch::Device) -> Result<BlockTime> {
         forward_flops,
         forward_seconds: median(forward),
         backward_seconds: median(backward),
+        score_bytes: 4 * u64::from(batch * heads) * u64::from(seq) * u64::from(seq),
+        weight_bytes: elements * dtype.bytes(),
+        load_seconds: median(load),
     })
 }
 
@@ -161,8 +205,9 @@ mod tests {
     #[test]
     fn wider_blocks_have_more_operations_and_take_time() {
         let device = parse_device("cpu").unwrap();
-        let [small, large] = [32, 64].map(|width| block(width, DType::Fp32, device).unwrap());
+        let [small, large] = [32, 64].map(|width| block(width, 1, DType::Fp32, device).unwrap());
         assert!(large.forward_flops > 2 * small.forward_flops);
         assert!(small.forward_seconds > 0.0 && small.backward_seconds > 0.0);
+        assert!(large.weight_bytes > small.weight_bytes && large.load_seconds > 0.0);
     }
 }

@@ -7,7 +7,7 @@ use super::proto::CollectiveCommType;
 /// Names of kernels that graphs are made of. [`nearfield_runtime::graph::Op::Kernel`] has names of the program itself,
 /// so only these can be read.
 pub(super) const KERNELS: [&str; 6] =
-    ["allocate", "cast", "release", "topk", "update", "update_topk"];
+    ["allocate", "cast", "decompress", "release", "topk", "update"];
 
 /// The program's own copy of a kernel's name.
 pub(super) fn kernel(name: &str) -> Option<&'static str> {

@@ -12,6 +12,7 @@ pub(super) fn check(fabric: &Fabric) -> Result<()> {
     curve(fabric, &["drive", "write"], &drive.write, true)?;
     curve(fabric, &["drive", "read_alone"], &drive.read_alone, false)?;
     curve(fabric, &["drive", "write_alone"], &drive.write_alone, false)?;
+    curve(fabric, &["drive", "host_time"], &drive.host_time, false)?;
     for (name, points) in &fabric.host.kernels {
         curve(fabric, &["host", "kernels", name], points, true)?;
     }

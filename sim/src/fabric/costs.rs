@@ -42,6 +42,9 @@ struct DriveLinks {
     peer: Option<LinkId>,
 }
 
+/// Bytes of a header, which take all of a flush's time.
+const SEAL_BYTES: u64 = 4096;
+
 /// How many times as fast as described engines with fixed times are.
 #[derive(Debug, Clone, Copy)]
 struct Factors {
@@ -129,7 +132,7 @@ impl FabricCosts {
     pub fn engine_group(&self, resource: &Resource) -> Option<&'static str> {
         let engine = resource.name.rsplit('.').next()?;
         match (resource.place, engine) {
-            (Place::Gpu(_), "compute") => Some("gpu.compute"),
+            (Place::Gpu(_), "compute") if !self.gpu.in_host_memory => Some("gpu.compute"),
             (Place::Gpu(_), "d2h") if self.fabric.host.gather_bytes_per_second.is_some() => {
                 Some("host.gather")
             }
@@ -232,6 +235,9 @@ impl FabricCosts {
         route.push(Use { link, per_byte: best_rate(points) / rate });
         let disk = drive as usize % self.media.len();
         route.push(Use { link: self.media[disk], per_byte: 1.0 / rate });
+        if !of.host_time.is_empty() {
+            route.push(Use { link: self.cpu, per_byte: 1.0 / rate_at(&of.host_time, size) });
+        }
         if matches!(other, Place::Local(_)) {
             let used = links.peer.zip(peer);
             route.extend(used.map(|(link, rate)| Use { link, per_byte: 1.0 / rate.get() }));
@@ -240,11 +246,27 @@ impl FabricCosts {
         Ok(Cost { seconds: latency.max(0.0) + far, bytes, route })
     }
 
+    /// A flush waits its turn among what else is in flight on the disk.
+    fn seal(&self, drive: u32) -> Cost {
+        let drive_of = &self.fabric.drive;
+        let time = drive_of.seal_seconds.get() * drive_of.mixed_seconds_per_second.get();
+        let link = self.media[drive as usize % self.media.len()];
+        Cost {
+            seconds: 0.0,
+            bytes: SEAL_BYTES,
+            route: Route::from_iter([Use { link, per_byte: time / SEAL_BYTES as f64 }]),
+        }
+    }
+
     fn transfer(&self, from: Place, to: Place, bytes: u64, gradient: bool) -> Result<Cost> {
         let mut route = Route::new();
         let mut seconds = self.add_route(from, to, bytes, &mut route)?;
         if self.machine.node(from) == self.machine.node(to) {
             route.push(Use { link: self.copy, per_byte: 1.0 });
+            if self.gpu.in_host_memory {
+                let rate = self.fabric.host.copy_bytes_per_second.get();
+                route.push(Use { link: self.cpu, per_byte: 1.0 / rate });
+            }
         } else if let Some(rate) = self.fabric.host.gather_bytes_per_second.filter(|_| gradient) {
             seconds += bytes as f64 / (rate.get() * self.factors.gather);
         }
@@ -317,11 +339,21 @@ impl FabricCosts {
     fn work(&self, graph: &Graph, task: &Task) -> Result<Cost> {
         let forward = graph.phases()[task.phase.0 as usize] == "forward";
         match task.op {
-            Op::Compute { flops, .. } => {
+            Op::Compute { flops, bytes } => {
                 let points = if forward { &self.gpu.forward } else { &self.gpu.backward };
-                let flops = flops as f64;
-                let seconds = if flops > 0.0 { flops / rate_at(points, flops) } else { 0.0 };
-                Ok(Cost::fixed(seconds / self.factors.compute))
+                if flops == 0 {
+                    return Ok(Cost::default());
+                }
+                let scores = self.gpu.score_bytes_per_second;
+                let scores = scores.map_or(0.0, |rate| bytes as f64 / rate.get());
+                let seconds = flops as f64 / rate_at(points, flops as f64) + scores;
+                let rate = flops as f64 / seconds * self.factors.compute;
+                if self.gpu.in_host_memory {
+                    // The processor computes: its kernels and copies take time from the model.
+                    let route = Route::from_iter([Use { link: self.cpu, per_byte: 1.0 / rate }]);
+                    return Ok(Cost { seconds: 0.0, bytes: flops, route });
+                }
+                Ok(Cost::fixed(flops as f64 / rate))
             }
             Op::Transfer { from, to, bytes } => {
                 let gradient = !forward && matches!((from, to), (Place::Gpu(_), Place::Host(_)));
@@ -330,7 +362,7 @@ impl FabricCosts {
             Op::Storage { direction, drive, other, bytes } => {
                 self.storage(direction, drive, other, bytes)
             }
-            Op::Seal { .. } => Ok(Cost::fixed(self.fabric.drive.seal_seconds.get())),
+            Op::Seal { drive, .. } => Ok(self.seal(drive)),
             Op::Kernel { name, elements, bytes } => {
                 self.kernel(self.place(graph, task), name, elements, bytes)
             }

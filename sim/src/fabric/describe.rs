@@ -49,6 +49,10 @@ pub struct Gpu {
     pub forward: Vec<WorkPoint>,
     /// Rates of backward passes, recomputation included.
     pub backward: Vec<WorkPoint>,
+    /// Bytes of attention scores a second, where they are computed one by one; without it they cost nothing beyond their
+    /// operations, as where attention is one kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub score_bytes_per_second: Option<Positive>,
     /// Rates of kernels that it runs, such as `topk`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kernels: BTreeMap<String, Vec<SizePoint>>,
@@ -80,10 +84,14 @@ pub struct Drive {
     /// Rates of writes with nothing else in flight.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub write_alone: Vec<SizePoint>,
+    /// Bytes that reads and writes of a size move in a second of the host's processor, all its cores together; without it
+    /// they take none of its time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub host_time: Vec<SizePoint>,
     /// What a disk does in a second of reading and writing together, in seconds of doing one of them: 1 when both
     /// share one back end, 2 when neither disturbs the other.
     pub mixed_seconds_per_second: Positive,
-    /// Seconds until a header is durable, flush included.
+    /// Seconds until a header is durable, flush included, while other transfers are in flight; the disk is busy with it.
     pub seal_seconds: Positive,
     /// The device beside it; without one the host's processor and memory play it.
     #[serde(skip_serializing_if = "Option::is_none")]

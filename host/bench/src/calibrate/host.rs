@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_micros(500);
 /// Tasks of the graph that shows what a task costs.
 const TASKS: u32 = 400;
 /// Seconds that each measurement may take, warm-up aside.
-const SECONDS: f64 = 0.25;
+const SECONDS: f64 = 0.08;
 const MOST_ROUNDS: usize = 200;
 /// Share that compressed gradients keep.
 const KEEP: f64 = 0.01;

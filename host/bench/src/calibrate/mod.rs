@@ -2,26 +2,54 @@
 //! operations: nothing of what is to be predicted from them.
 
 mod host;
+mod merge;
 mod storage;
 
 use std::path::PathBuf;
 
+use anyhow::Context;
 use nearfield_sim::fabric::{Drive, Host, Positive};
 
-/// Measures the storage of `drives`, given as directories.
-///
-/// # Errors
-/// No drive, no space, and what a drive reports.
-pub fn drive(drives: &[PathBuf]) -> anyhow::Result<Drive> {
-    storage::measure(drives)
+pub use merge::work;
+
+/// Measures drives, memory and kernels, as often as it is asked to. Shared machines change their speed within seconds,
+/// so it should be asked several times, with other measurements in between.
+pub struct Calibration {
+    storage: storage::Storage,
+    threads: usize,
+    drives: Vec<Drive>,
+    hosts: Vec<Host>,
 }
 
-/// Measures memory and update kernels on `threads` threads.
-///
-/// # Errors
-/// Memory or threads that the system refuses.
-pub fn host(threads: usize) -> anyhow::Result<Host> {
-    host::measure(threads)
+impl Calibration {
+    /// Makes scratch files on the first of `drives`, given as directories; kernels will run on `threads` threads.
+    ///
+    /// # Errors
+    /// No drive, no space, and what a drive reports.
+    pub fn new(drives: &[PathBuf], threads: usize) -> anyhow::Result<Self> {
+        let storage = storage::Storage::new(drives)?;
+        Ok(Self { storage, threads, drives: Vec::new(), hosts: Vec::new() })
+    }
+
+    /// Measures everything once more.
+    ///
+    /// # Errors
+    /// What a drive reports; memory or threads that the system refuses.
+    pub fn measure(&mut self) -> anyhow::Result<()> {
+        self.drives.push(self.storage.measure()?);
+        self.hosts.push(host::measure(self.threads)?);
+        Ok(())
+    }
+
+    /// The medians.
+    ///
+    /// # Errors
+    /// Nothing was measured.
+    pub fn finish(self) -> anyhow::Result<(Drive, Host)> {
+        let drive = merge::drives(&self.drives)?.context("no drive was measured")?;
+        let host = merge::hosts(&self.hosts)?.context("no kernel was measured")?;
+        Ok((drive, host))
+    }
 }
 
 fn positive(value: f64) -> anyhow::Result<Positive> {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
 use anyhow::Context;
@@ -23,9 +24,10 @@ const FILE_BYTES: u64 = 512 << 20;
 /// Most bytes, and most calls, of one measurement.
 const MOST_BYTES: u64 = 256 << 20;
 const MOST_CALLS: u64 = 512;
-const ROUNDS: usize = 3;
 /// Times that a header is made durable.
 const SEALS: usize = 15;
+/// Bytes of each transfer beside that.
+const SEALED_BESIDE: u64 = 1 << 20;
 
 struct Probe {
     engine: Arc<IoEngine>,
@@ -115,11 +117,26 @@ impl Probe {
     fn curve(&mut self, lanes: u64, read: bool) -> anyhow::Result<Vec<SizePoint>> {
         let points = SIZES.iter().map(|&size| {
             let calls = (MOST_BYTES / size).min(MOST_CALLS);
-            let times = (0..ROUNDS).map(|_| self.run_in(lanes, size, calls, read, !read));
-            let seconds = median(&times.collect::<Result<Vec<_>>>()?);
+            let seconds = self.run_in(lanes, size, calls, read, !read)?;
             Ok(SizePoint {
                 bytes: positive(size as f64)?,
                 bytes_per_second: positive((size * calls) as f64 / seconds)?,
+            })
+        });
+        points.collect()
+    }
+
+    /// Bytes that reads and writes of each size move in a second of the processor, all its cores together.
+    fn host_time(&mut self) -> anyhow::Result<Vec<SizePoint>> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let points = SIZES.iter().map(|&size| {
+            let calls = (MOST_BYTES / size).min(MOST_CALLS);
+            let begin = processor_seconds();
+            self.run(size, calls, true, true)?;
+            let seconds = (processor_seconds() - begin).max(1e-6) / cores as f64;
+            Ok(SizePoint {
+                bytes: positive(size as f64)?,
+                bytes_per_second: positive((2 * size * calls) as f64 / seconds)?,
             })
         });
         points.collect()
@@ -129,50 +146,98 @@ impl Probe {
     fn mixed(&mut self) -> anyhow::Result<Positive> {
         let size = 16 << 20;
         let calls = MOST_BYTES / size;
-        let mut gains = Vec::new();
-        for _ in 0..ROUNDS {
-            let read = self.run(size, calls, true, false)?;
-            let both = self.run(size, calls, true, true)?;
-            let write = self.run(size, calls, false, true)?;
-            gains.push((read + write) / both);
-        }
-        positive(median(&gains).max(1.0))
+        let read = self.run(size, calls, true, false)?;
+        let both = self.run(size, calls, true, true)?;
+        let write = self.run(size, calls, false, true)?;
+        positive(((read + write) / both).max(1.0))
     }
 
+    /// Seconds until a header is durable while the next reads are already in flight, as in a step.
     fn seal(&mut self) -> anyhow::Result<Positive> {
-        let mut times = Vec::new();
-        for _ in 0..SEALS {
-            self.run(4 << 20, 2, false, true)?;
-            let begin = Instant::now();
-            self.engine.write(&self.target, 0, &self.output[0][..4096])?;
-            self.engine.flush(&self.target)?;
-            times.push(begin.elapsed().as_secs_f64());
-        }
+        let Self { engine, source, target, input, output, .. } = self;
+        let (engine, source, target, output) = (&*engine, &*source, &*target, &output[0]);
+        let done = AtomicBool::new(false);
+        let times = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut offset = 0;
+                while !done.load(Relaxed) {
+                    engine.read(source, offset, &mut input[0][..SEALED_BESIDE as usize])?;
+                    offset = (offset + SEALED_BESIDE) % FILE_BYTES;
+                }
+                Ok(())
+            });
+            let seal = || {
+                engine.write(target, 0, &output[..SEALED_BESIDE as usize])?;
+                let begin = Instant::now();
+                engine.write(target, 0, &output[..4096])?;
+                engine.flush(target)?;
+                Ok(begin.elapsed().as_secs_f64())
+            };
+            let times: Result<Vec<f64>> = (0..SEALS).map(|_| seal()).collect();
+            done.store(true, Relaxed);
+            match reader.join() {
+                Ok(read) => read.and(times),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })?;
         positive(median(&times))
     }
 }
 
-pub(super) fn measure(drives: &[PathBuf]) -> anyhow::Result<Drive> {
-    let scratch = ScratchDirectory::in_each(drives)?;
-    let mut disks = BTreeSet::new();
-    for one in &scratch {
-        let metadata = std::fs::metadata(one.path())
-            .with_context(|| format!("cannot look at {}", one.path().display()))?;
-        disks.insert(metadata.dev());
+/// Processor time of this process so far, the kernel's share included.
+fn processor_seconds() -> f64 {
+    // SAFETY: the structure is plain data, and the call writes it.
+    let usage = unsafe {
+        let mut usage = std::mem::zeroed::<libc::rusage>();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
+/// Scratch files on the first drive, and what is known of all.
+pub(super) struct Storage {
+    probe: Probe,
+    /// Disks behind the drives, where they share some.
+    disks: Option<u32>,
+    /// Removes the files in the end.
+    _scratch: Vec<ScratchDirectory>,
+}
+
+impl Storage {
+    pub fn new(drives: &[PathBuf]) -> anyhow::Result<Self> {
+        let scratch = ScratchDirectory::in_each(drives)?;
+        let mut disks = BTreeSet::new();
+        for one in &scratch {
+            let metadata = std::fs::metadata(one.path())
+                .with_context(|| format!("cannot look at {}", one.path().display()))?;
+            disks.insert(metadata.dev());
+        }
+        let first = scratch.first().context("calibration needs at least one --drive")?;
+        Ok(Self {
+            probe: Probe::new(first.path())?,
+            disks: (disks.len() < drives.len()).then_some(disks.len() as u32),
+            _scratch: scratch,
+        })
     }
-    let first = scratch.first().context("calibration needs at least one --drive")?;
-    let mut probe = Probe::new(first.path())?;
-    Ok(Drive {
-        count_max: None,
-        disks: (disks.len() < drives.len()).then_some(disks.len() as u32),
-        read: probe.curve(2, true)?,
-        write: probe.curve(2, false)?,
-        read_alone: probe.curve(1, true)?,
-        write_alone: probe.curve(1, false)?,
-        mixed_seconds_per_second: probe.mixed()?,
-        seal_seconds: probe.seal()?,
-        capacity_bytes: None,
-        price_usd: None,
-        near: None,
-    })
+
+    /// Measures once.
+    pub fn measure(&mut self) -> anyhow::Result<Drive> {
+        let probe = &mut self.probe;
+        Ok(Drive {
+            count_max: None,
+            disks: self.disks,
+            capacity_bytes: None,
+            price_usd: None,
+            read: probe.curve(2, true)?,
+            write: probe.curve(2, false)?,
+            read_alone: probe.curve(1, true)?,
+            write_alone: probe.curve(1, false)?,
+            host_time: probe.host_time()?,
+            mixed_seconds_per_second: probe.mixed()?,
+            seal_seconds: probe.seal()?,
+            near: None,
+        })
+    }
 }

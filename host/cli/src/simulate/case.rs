@@ -12,9 +12,11 @@ use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
 use nearfield_sim::{Simulation, VirtualExecutor, chakra};
 use nearfield_techniques::model::ModelShape;
 use nearfield_techniques::offload::placement::layout;
-use nearfield_techniques::offload::plan::gradient::{self, MicroStep};
+use nearfield_techniques::offload::plan::gradient::{self, MicroStep, UnitShape};
 use nearfield_techniques::offload::plan::update;
-use nearfield_techniques::offload::{Encoder, OffloadOptions, Placement, System, Upstream};
+use nearfield_techniques::offload::{
+    Encoder, FlatModel, OffloadOptions, Placement, System, Upstream,
+};
 
 /// What is simulated.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,9 +41,43 @@ pub struct Case {
     pub gradient_overlap: bool,
 }
 
+impl Default for Case {
+    fn default() -> Self {
+        let options = OffloadOptions::default();
+        Self {
+            model: "gpt2-4.0b".to_owned(),
+            gpu: None,
+            gpus: 1,
+            topology: "default".to_owned(),
+            drives: 1,
+            system: options.system,
+            optimizer: options.optimizer,
+            topk_keep: options.topk_keep,
+            batch: 4,
+            seq: 1024,
+            dtype: DType::Fp16,
+            gradient_dtype: options.gradient_dtype,
+            upstream: options.upstream,
+            placement: options.placement,
+            subgroup_size: options.subgroup_elements,
+            pieces: options.pieces,
+            encoder: options.encoder,
+            gradient_overlap: options.gradient_overlap,
+        }
+    }
+}
+
+/// What is known of a model.
+struct Model {
+    name: String,
+    flat: FlatModel,
+    units: Vec<UnitShape>,
+}
+
 /// The graphs of one step: gradients, then the update.
 pub struct Step {
-    pub shape: ModelShape,
+    pub model: String,
+    pub parameters: u64,
     pub layout: Layout,
     pub graphs: [Graph; 2],
 }
@@ -87,14 +123,27 @@ impl Case {
         }
     }
 
-    fn shape(&self) -> Result<ModelShape> {
+    fn model(&self) -> Result<Model> {
+        if let Some(count) = self.model.strip_prefix("flat:") {
+            let parameters = count.parse().ok().filter(|count| (1..=1_u64 << 50).contains(count));
+            let parameters = parameters.with_context(|| {
+                format!("--model {}: {count:?} is no number of parameters", self.model)
+            })?;
+            let flat = FlatModel::single(parameters)?;
+            return Ok(Model { name: self.model.clone(), flat, units: Vec::new() });
+        }
         let path = Path::new(&self.model);
-        if path.is_file() {
+        let shape = if self.model.trim_start().starts_with('{') {
+            ModelShape::from_config("configuration", &self.model)?
+        } else if path.is_file() {
             let text = std::fs::read_to_string(path)
                 .with_context(|| format!("cannot read the model {}", path.display()))?;
-            return Ok(ModelShape::from_config(&self.model, &text)?);
-        }
-        Ok(ModelShape::named(&self.model)?)
+            ModelShape::from_config(&self.model, &text)?
+        } else {
+            ModelShape::named(&self.model)?
+        };
+        let units = shape.units(self.batch, self.seq, self.dtype)?;
+        Ok(Model { name: shape.name.clone(), flat: shape.flat()?, units })
     }
 
     /// Builds the graphs of one step.
@@ -109,14 +158,18 @@ impl Case {
                 bail!("{flag} {value} is not between 1 and {}", 1 << 24);
             }
         }
-        let shape = self.shape()?;
+        let model = self.model()?;
         let options = self.options();
-        let layout = layout(&shape.flat()?, &options, self.drives)?;
-        let units = shape.units(self.batch, self.seq, self.dtype)?;
-        let (gradients, _) = gradient::plan(&layout, &options, &units, MicroStep::Offload)?;
+        let layout = layout(&model.flat, &options, self.drives)?;
+        let (gradients, _) = gradient::plan(&layout, &options, &model.units, MicroStep::Offload)?;
         let parts: Vec<usize> = (0..layout.parts.len()).collect();
         let update = update::plan(&layout, &options, &parts)?;
-        Ok(Step { shape, layout, graphs: [gradients.graph, update.graph] })
+        Ok(Step {
+            model: model.name,
+            parameters: model.flat.elements(),
+            layout,
+            graphs: [gradients.graph, update.graph],
+        })
     }
 
     /// Bytes that the state takes on the fullest drive, spare slots and gradients included.
@@ -140,10 +193,10 @@ impl Step {
         let [gradients, update] = &self.graphs;
         let first = executor.simulate(gradients)?;
         let second = executor.simulate(update)?;
-        // The forward phase ends with its last computation; what follows, to the last gradient, is the backward phase.
-        let phases = first.timeline.phases(gradients);
-        let forward = phases.iter().find(|phase| phase.name == "forward");
-        let forward = forward.map_or(0.0, |phase| phase.end_seconds);
+        // What follows the forward phase, to the last gradient, is the backward phase.
+        let phases = first.timeline.phase_seconds(gradients);
+        let forward = phases.iter().find(|(name, _)| name == "forward");
+        let forward = forward.map_or(0.0, |(_, seconds)| *seconds);
         let phases = [forward, first.timeline.seconds() - forward, second.timeline.seconds()];
         Ok(Run { simulations: [first, second], phases })
     }

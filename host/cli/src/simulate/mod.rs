@@ -3,7 +3,7 @@
 pub mod case;
 mod chart;
 pub mod outcome;
-mod preset;
+pub mod preset;
 mod show;
 mod sweep;
 
@@ -13,10 +13,11 @@ use anyhow::{Context, Result};
 use nearfield_bench::values::named;
 use nearfield_runtime::types::{DType, Optimizer};
 use nearfield_sim::fabric::Fabric;
-use nearfield_techniques::offload::{Encoder, Placement, System, Upstream};
+use nearfield_techniques::offload::System;
 
+use case::Case;
 use outcome::Outcome;
-use preset::Preset;
+use preset::Strategy;
 
 /// Shown below the list of flags.
 pub const AFTER_HELP: &str = "\
@@ -39,7 +40,8 @@ pub struct SimulateArgs {
     /// The machine: a name (smartssd-falcon, server-2026, desktop) or a file, as `nearfield calibrate` writes it
     #[arg(long, value_name = "NAME|FILE")]
     fabric: String,
-    /// The model: a name (gpt2-4.0b …; a wrong one lists all) or a Hugging Face config.json
+    /// The model: a name (gpt2-4.0b …; a wrong one lists all), a Hugging Face config.json, or flat:N for the update of N
+    /// parameters alone
     #[arg(long, value_name = "NAME|FILE", default_value = "gpt2-4.0b")]
     model: String,
     /// Compute device, where the fabric has several
@@ -72,30 +74,14 @@ pub struct SimulateArgs {
     /// Number format of working weights: fp32, bf16 or fp16
     #[arg(long, value_parser = named::<DType>, value_name = "DTYPE", default_value = "fp16")]
     dtype: DType,
-    /// How the step is put together, where no flag below says it: paper or nearfield
-    #[arg(long, value_parser = named::<Preset>, value_name = "NAME", default_value = "paper")]
-    preset: Preset,
     /// Number format of gradients on the drive
     #[arg(long, value_parser = named::<DType>, value_name = "DTYPE", default_value = "fp32")]
     gradient_dtype: DType,
-    /// How weights come back: fp32-storage or fp16-local
-    #[arg(long, value_parser = named::<Upstream>, value_name = "NAME")]
-    upstream: Option<Upstream>,
-    /// How state is placed: equal-rr, flat-equal or subgroup-rr [default: equal-rr]
-    #[arg(long, value_parser = named::<Placement>, value_name = "NAME")]
-    placement: Option<Placement>,
     /// Most elements of a subgroup
     #[arg(long, value_name = "ELEMENTS", default_value_t = 40_000_000)]
     subgroup_size: u64,
-    /// Pieces in which the overlapped handler hands a subgroup over; 1 is the paper's whole variables
-    #[arg(long, value_name = "N")]
-    pieces: Option<u32>,
-    /// With su+o+c: who selects what is kept, host or device
-    #[arg(long, value_parser = named::<Encoder>, value_name = "NAME")]
-    select_on: Option<Encoder>,
-    /// Whether the GPU computes while gradients leave it
-    #[arg(long, value_name = "true|false")]
-    gradient_overlap: Option<bool>,
+    #[command(flatten)]
+    strategy: Strategy,
     /// Runs all values of a key; with several, all combinations
     #[arg(long, value_name = "KEY=VALUES")]
     sweep: Vec<String>,
@@ -157,4 +143,27 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
         chart::draw(path, &results)?;
     }
     Ok(())
+}
+
+impl From<&SimulateArgs> for Case {
+    fn from(args: &SimulateArgs) -> Self {
+        let mut case = Self {
+            model: args.model.clone(),
+            gpu: args.gpu.clone(),
+            gpus: args.gpus,
+            topology: args.topology.clone(),
+            drives: args.drives,
+            system: args.system,
+            optimizer: args.optimizer,
+            topk_keep: args.topk_keep,
+            batch: args.batch,
+            seq: args.seq,
+            dtype: args.dtype,
+            gradient_dtype: args.gradient_dtype,
+            subgroup_size: args.subgroup_size,
+            ..Self::default()
+        };
+        args.strategy.apply(&mut case);
+        case
+    }
 }

@@ -106,8 +106,8 @@ impl Outcome {
             gpu: fabric.gpu(case.gpu.as_deref())?.0.to_owned(),
             gpus: case.gpus,
             topology: case.topology.clone(),
-            model: step.shape.name.clone(),
-            parameters: step.shape.parameters(),
+            model: step.model.clone(),
+            parameters: step.parameters,
             drives: case.drives,
             system: case.system,
             topk_keep: case.topk_keep,
@@ -186,7 +186,8 @@ fn carried(run: &Run, costs: &FabricCosts) -> Vec<Carried> {
             }
         }
     }
-    all.retain(|one| one.bytes > 0);
+    // What the processor does is not counted in bytes.
+    all.retain(|one| one.bytes > 0 && one.name != "host.cpu");
     all
 }
 

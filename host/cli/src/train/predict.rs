@@ -44,9 +44,9 @@ pub fn predict(executor: &VirtualExecutor<FabricCosts>, trainer: &Trainer) -> Re
     let mut add = |kind: GraphKind, times: f64| -> Result<()> {
         let graph = trainer.graph(kind);
         let timeline = executor.simulate(graph)?.timeline;
-        for phase in timeline.phases(graph) {
-            let seconds = (phase.end_seconds - phase.start_seconds) * times;
-            match phase.name.as_str() {
+        for (phase, seconds) in timeline.phase_seconds(graph) {
+            let seconds = seconds * times;
+            match phase.as_str() {
                 "forward" => predicted.forward += seconds,
                 "update" => predicted.update += seconds,
                 _ => predicted.backward += seconds,

@@ -54,6 +54,20 @@ impl Timeline {
             .collect()
     }
 
+    /// Seconds of the phases of `graph`, in its order, so that their sum is the whole time: a phase ends with its last
+    /// task, and what other phases do before that is not counted again.
+    pub fn phase_seconds(&self, graph: &Graph) -> Vec<(String, f64)> {
+        let mut before = 0.0_f64;
+        self.phases(graph)
+            .into_iter()
+            .map(|phase| {
+                let seconds = (phase.end_seconds - before).max(0.0);
+                before = before.max(phase.end_seconds);
+                (phase.name, seconds)
+            })
+            .collect()
+    }
+
     /// Use of each resource that had a task.
     pub fn utilisation(&self, graph: &Graph) -> Vec<ResourceUse> {
         let total = self.seconds();

@@ -160,6 +160,11 @@ impl ModelShape {
                 weight_elements: weights,
                 output_bytes: tokens * self.hidden * dtype.bytes(),
                 working_bytes: working,
+                score_bytes: if (1..last).contains(&index) {
+                    4 * tokens * seq * self.heads
+                } else {
+                    0
+                },
                 forward_flops: flops,
                 // The output's forward pass runs within its backward pass.
                 forward: index < last,

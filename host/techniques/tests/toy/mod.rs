@@ -46,6 +46,7 @@ pub fn model(scale: u64) -> (FlatModel, Vec<UnitShape>) {
             weight_elements: 10,
             output_bytes: 8,
             working_bytes: 8,
+            score_bytes: 0,
             forward_flops: 1,
             forward: unit < 2,
             gradients: vec![(starts[unit], sizes[unit]), (starts[unit + 3], sizes[unit + 3])],

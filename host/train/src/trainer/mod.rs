@@ -277,9 +277,8 @@ impl Trainer {
             let start = self.elapsed(begin, &report);
             let timeline = self.engine.run_gradients(kind, &micro, scale)?;
             let graph = &self.engine.gradient_plan(kind).graph;
-            for phase in timeline.phases(graph) {
-                let seconds = phase.end_seconds - phase.start_seconds;
-                match phase.name.as_str() {
+            for (phase, seconds) in timeline.phase_seconds(graph) {
+                match phase.as_str() {
                     "forward" => report.forward_seconds += seconds,
                     _ => report.backward_seconds += seconds,
                 }
@@ -429,6 +428,10 @@ fn unit_shapes(options: &TrainOptions, model: &Model) -> Vec<UnitShape> {
             name: plan.unit.to_string(),
             weight_elements: elements,
             output_bytes,
+            score_bytes: match plan.unit {
+                Unit::Block(_) => 4 * tokens * u64::from(shape.seq) * u64::from(shape.heads),
+                _ => 0,
+            },
             working_bytes: match plan.unit {
                 Unit::Head => tokens * u64::from(shape.vocab) * (width + 4),
                 _ => 17 * output_bytes,

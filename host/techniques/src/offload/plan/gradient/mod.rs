@@ -27,6 +27,8 @@ pub struct UnitShape {
     pub working_bytes: u64,
     /// Floating-point operations of its forward pass for one micro-batch.
     pub forward_flops: u64,
+    /// Bytes of its attention scores in fp32, for one micro-batch: work that is bound by memory, and not in its operations.
+    pub score_bytes: u64,
     /// Whether a forward pass of its own is needed; the head's runs within its backward pass.
     pub forward: bool,
     /// Flat runs `(first element, elements)` whose gradient is complete after its backward pass.

@@ -148,7 +148,9 @@ impl Planner<'_> {
         };
         let flops = passes * shape.forward_flops;
         let flops = if flops == 0 { 0 } else { self.share(flops, gpu) };
-        let op = Op::Compute { flops, bytes: 0 };
+        let bytes = passes * shape.score_bytes;
+        let bytes = if bytes == 0 { 0 } else { self.share(bytes, gpu) };
+        let op = Op::Compute { flops, bytes };
         let label = format!("{verb} {}", shape.name);
         self.plan.task(self.engines.gpus[gpu as usize].compute, op, action, label, after)
     }

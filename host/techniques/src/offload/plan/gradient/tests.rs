@@ -26,6 +26,7 @@ fn model() -> (FlatModel, Vec<UnitShape>) {
         weight_elements: 100,
         output_bytes: 64,
         working_bytes: 640,
+        score_bytes: 0,
         forward_flops: 10,
         forward: true,
         gradients,
