@@ -71,7 +71,12 @@ fn a_simulated_step_is_one_json_object_a_combination() {
         (&["--drives", "11"][..], &["11 drives", "line", "drive.count_max"][..]),
         (&["--model", "gpt2-4b"], &["gpt2-4.0b"]),
         (&["--gpus", "4"], &["4 compute devices", "gpus.a5000.count_max"]),
-        (&["--gpus", "0"], &["between 1 and"]),
+        (&["--gpus", "0"], &["--gpus 0", "between 1 and"]),
+        (&["--drives", "0"], &["--drives must be at least 1"]),
+        (&["--drives", "4000000000"], &["drive.count_max"]),
+        (&["--subgroup-size", "1"], &["--subgroup-size 1", "parts"]),
+        (&["--seq", "2048"], &["--seq 2048", "1024 positions"]),
+        (&["--seq", "16000000", "--batch", "16000000"], &["--seq"]),
         (&["--topology", "ring"], &["ring", "congested"]),
         (&["--batch", "4000"], &["gpus.a5000.memory_bytes", "--batch"]),
         (&["--subgroup-size", "400000000"], &["drive.near.memory_bytes", "--subgroup-size"]),
@@ -206,7 +211,10 @@ fn measurements_are_set_beside_what_is_simulated() {
     assert!(String::from_utf8(good.stdout).unwrap().contains("flat:1000000, 1 drive, su+o"));
     for (entry, words) in [
         ("drives = 2\nsystem = \"su+o\"\nmeasured = { update = 0.01 }", &["drive.count_max"][..]),
-        ("drives = 1\nsystem = \"su\"\nmeasured = { update = -1 }", &["entry 1", "above 0"]),
+        (
+            "drives = 1\nsystem = \"su\"\nmeasured = { update = -1 }",
+            &["line 2, entry 1", "above 0"],
+        ),
         ("drives = 1\nsystem = \"su\"\nmeasured = {}", &["nothing was measured"]),
         ("drives = 1\nsystem = \"su\"\nsystm = 1\nmeasured = { update = 1 }", &["systm"]),
         ("drives = ", &["mine.toml", "line 5"]),

@@ -21,7 +21,7 @@ const MACHINES: [(&str, &str); 2] = [
 /// [`nearfield_runtime::Error::Invalid`] as of [`Fabric::open`].
 pub fn machine(name: &str) -> Result<Fabric> {
     match MACHINES.iter().find(|(known, _)| *known == name) {
-        Some((_, text)) => Fabric::parse(text),
+        Some((name, text)) => Fabric::parse_as(name, text),
         None => Fabric::open(name),
     }
 }

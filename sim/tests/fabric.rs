@@ -244,7 +244,7 @@ fn a_machine_twice_as_fast_takes_half_the_time_for_what_transfers_bound() {
     for system in [System::Base, System::BasePipe, System::SuO] {
         let slow = simulate(BOX, system, 6, N).timeline.seconds();
         let twice = simulate(&fast, system, 6, N).timeline.seconds();
-        assert!((slow / twice - 2.0).abs() < 0.1, "{system:?} {slow} {twice}");
+        assert!((slow / twice - 2.0).abs() < 1e-6, "{system:?} {slow} {twice}");
     }
 }
 

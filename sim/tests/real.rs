@@ -25,7 +25,9 @@ fn carried(links: &[LinkUse]) -> Traffic {
     let sum = |wanted: &dyn Fn(&str) -> bool| -> u64 {
         links.iter().filter(|link| wanted(&link.name)).map(|link| link.bytes).sum()
     };
-    let media = |kind: &'static str| sum(&|name| name.starts_with("drive") && name.ends_with(kind));
+    let media = |kind: &'static str| {
+        sum(&|name| name.starts_with("drive") && !name.contains("peer") && name.ends_with(kind))
+    };
     // What flash and FPGA exchange passes the card, but not the port of the card.
     let (up, down) = (
         sum(&|name| name.starts_with("port") && name.ends_with("to box")),

@@ -14,6 +14,8 @@ const WIDTHS: [u32; 8] = [32, 64, 96, 128, 192, 256, 384, 512];
 const TOKENS: (u32, u32) = (128, 8);
 /// Seconds that each measurement may take, warm-up aside.
 const SECONDS: f64 = 0.25;
+/// Time of computation before anything is measured.
+const WARM_UP: Duration = Duration::from_secs(2);
 /// Blocks in a row.
 const LAYERS: u32 = 4;
 /// Pause between rounds, as long as an update may take.
@@ -77,9 +79,22 @@ impl WeightSource for Constant {
 /// # Errors
 /// A device that is not there, and what libtorch reports.
 pub fn blocks(compute: &str, dtype: DType, threads: usize) -> Result<Blocks> {
+    // On a thread of its own, as in a step: memory comes slower there than on the first thread of a process.
+    std::thread::scope(|scope| {
+        let measured = scope.spawn(|| blocks_here(compute, dtype, threads));
+        measured.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn blocks_here(compute: &str, dtype: DType, threads: usize) -> Result<Blocks> {
     let device = parse_device(compute)?;
     tch::set_num_threads(threads as i32);
     let wide = |width: u32| block(width, (width / HEAD).max(1), dtype, device);
+    // Processors that have rested are faster for a while than those of a run that lasts.
+    let begin = Instant::now();
+    while begin.elapsed() < WARM_UP {
+        wide(WIDTHS[WIDTHS.len() - 1])?;
+    }
     let mut blocks: Vec<BlockTime> = WIDTHS.into_iter().map(wide).collect::<Result<_>>()?;
     let (width, head) = NARROW;
     let narrow = block(width, width / head, dtype, device)?;

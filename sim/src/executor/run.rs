@@ -12,6 +12,9 @@ use super::rendezvous::Rendezvous;
 use crate::cost::{Cost, CostModel};
 use crate::network::Network;
 
+/// Most lanes of a resource.
+const LANES_MAX: u32 = 1024;
+
 /// A point in time at which a task ends, or at which its transfer begins.
 struct Event {
     seconds: f64,
@@ -59,8 +62,8 @@ struct Run<'a, C> {
     rendezvous: Rendezvous,
     /// Tasks that wait for each resource, first come first.
     ready: Vec<VecDeque<TaskId>>,
-    /// Tasks that each resource can take before one of those in hand has ended.
-    free: Vec<u32>,
+    /// Lanes of each resource that have no task in hand.
+    free: Vec<Vec<u32>>,
     /// Predecessors that have not ended, per task.
     waiting: Vec<u32>,
     spans: Vec<Span>,
@@ -92,7 +95,12 @@ pub(super) fn run<C: CostModel>(
         network: Network::new(costs.links()),
         rendezvous: Rendezvous::new(graph),
         ready: vec![VecDeque::new(); graph.resources().len()],
-        free: graph.resources().iter().map(|resource| costs.lanes(resource).max(1)).collect(),
+        // The last is taken first.
+        free: graph
+            .resources()
+            .iter()
+            .map(|resource| (0..costs.lanes(resource).clamp(1, LANES_MAX)).rev().collect())
+            .collect(),
         waiting,
         spans: vec![Span::default(); graph.tasks().len()],
         unfinished: graph.tasks().len(),
@@ -136,7 +144,12 @@ impl<C: CostModel> Run<'_, C> {
             ended.sort_unstable();
             for id in ended.drain(..) {
                 let resource = self.graph.task(id).resource.0;
-                self.free[resource as usize] += 1;
+                let free = &mut self.free[resource as usize];
+                free.push(self.spans[id.index()].lane);
+                if free.len() > 1 {
+                    // The lowest lane last, so that traces use few.
+                    free.sort_unstable_by(|a, b| b.cmp(a));
+                }
                 self.idle.push(resource);
                 self.spans[id.index()].end_seconds = self.now;
                 self.told.push(id);
@@ -159,10 +172,14 @@ impl<C: CostModel> Run<'_, C> {
         self.idle.dedup();
         for resource in self.idle.drain(..) {
             let index = resource as usize;
-            while self.free[index] > 0 {
-                let Some(id) = self.ready[index].pop_front() else { break };
-                self.free[index] -= 1;
-                self.spans[id.index()].start_seconds = self.now;
+            while let (Some(&lane), Some(&id)) =
+                (self.free[index].last(), self.ready[index].front())
+            {
+                self.free[index].pop();
+                self.ready[index].pop_front();
+                let span = &mut self.spans[id.index()];
+                span.start_seconds = self.now;
+                span.lane = lane;
                 self.rendezvous.arrive(self.graph, id, &mut self.begin);
             }
         }
@@ -177,8 +194,9 @@ impl<C: CostModel> Run<'_, C> {
         let task = self.graph.task(id);
         let named = |source| Error::Task { label: task.label.clone(), source: Box::new(source) };
         let cost = self.costs.cost(self.graph, task).map_err(named)?;
-        if !(cost.seconds.is_finite() && cost.seconds >= 0.0) {
-            let message = format!("a cost of {} seconds", cost.seconds);
+        let finite = |value: f64| value.is_finite() && value >= 0.0;
+        if !(finite(cost.seconds) && cost.route.iter().all(|used| finite(used.per_byte))) {
+            let message = format!("a cost that is no number: {cost:?}");
             return Err(named(Error::Invalid(message)));
         }
         (self.perform)(task)?;

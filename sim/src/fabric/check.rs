@@ -34,6 +34,15 @@ pub(super) fn check(fabric: &Fabric) -> Result<()> {
             return Err(fabric.error(&key, "a share is above 1"));
         }
     }
+    let near = drive.near.as_ref().and_then(|near| near.peer_mixed_seconds_per_second);
+    for (key, value) in [
+        (&["drive", "mixed_seconds_per_second"][..], Some(drive.mixed_seconds_per_second)),
+        (&["drive", "near", "peer_mixed_seconds_per_second"], near),
+    ] {
+        if value.is_some_and(|value| !(1.0..=2.0).contains(&value.get())) {
+            return Err(fabric.error(key, "must be between 1 and 2"));
+        }
+    }
     count(fabric, &["drive", "count_max"], drive.count_max)?;
     count(fabric, &["drive", "disks"], drive.disks)?;
     if fabric.gpus.is_empty() {

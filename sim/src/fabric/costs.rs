@@ -1,14 +1,12 @@
 //! What tasks take on a described machine.
 
-use std::collections::HashMap;
-
 use arrayvec::ArrayVec;
 use nearfield_runtime::graph::{Collective, Direction, Graph, Op, Place, Resource, Task};
 use nearfield_runtime::timeline::Timeline;
 use nearfield_runtime::{Error, Result};
 
 use super::describe::Gpu;
-use super::machine::{Hop, LinkList, Machine};
+use super::machine::{Hop, LinkList, Machine, Node};
 use super::numbers::{Positive, SizePoint, best_rate, rate_at};
 use super::{Fabric, Selection};
 use crate::cost::{Cost, CostModel, MAX_ROUTE};
@@ -38,7 +36,12 @@ pub struct FabricCosts {
 struct DriveLinks {
     read: LinkId,
     write: LinkId,
-    /// The way to the memory beside it: its time, which reads and writes share.
+    /// The time of the drive, which reads, writes and flushes share: that of its disk, if no other drive is on it.
+    time: LinkId,
+    /// The way to the memory beside it, each direction.
+    peer_read: Option<LinkId>,
+    peer_write: Option<LinkId>,
+    /// The time of that way, which reads and writes share.
     peer: Option<LinkId>,
 }
 
@@ -85,23 +88,33 @@ impl FabricCosts {
         let drive = &fabric.drive;
         let drives = selection.drives;
         let disks = drive.disks.unwrap_or(drives).min(drives.max(1));
-        let media = (0..disks)
+        let media: Vec<LinkId> = (0..disks)
             .map(|disk| {
                 let capacity = drive.mixed_seconds_per_second.get();
                 links.add(format!("disk{disk}.media"), "disk.media".into(), capacity)
             })
             .collect();
         let near = drive.near.as_ref();
-        let peer = near.map(|near| near.peer_mixed_seconds_per_second.map_or(2.0, Positive::get));
+        let peer_read = near.and_then(|near| near.peer_read_bytes_per_second);
+        let peer_write = near.and_then(|near| near.peer_write_bytes_per_second);
+        let peer = near.and_then(|near| near.peer_mixed_seconds_per_second);
         let each = (0..drives)
             .map(|number| {
                 let mut add = |what: &str, rate: f64| {
                     links.add(format!("drive{number}.{what}"), format!("drive.{what}"), rate)
                 };
+                let time = if disks == drives {
+                    media[number as usize]
+                } else {
+                    add("time", drive.mixed_seconds_per_second.get())
+                };
                 DriveLinks {
+                    time,
                     read: add("read", best_rate(&drive.read)),
                     write: add("write", best_rate(&drive.write)),
-                    peer: peer.map(|seconds| add("peer", seconds)),
+                    peer_read: peer_read.map(|rate| add("peer.read", rate.get())),
+                    peer_write: peer_write.map(|rate| add("peer.write", rate.get())),
+                    peer: peer.map(|seconds| add("peer", seconds.get())),
                 }
             })
             .collect();
@@ -127,18 +140,36 @@ impl FabricCosts {
         &self.groups
     }
 
-    /// The kind of an engine whose tasks take fixed times here, such as `gpu.compute`; `None` for engines that only wait
-    /// for links.
-    pub fn engine_group(&self, resource: &Resource) -> Option<&'static str> {
-        let engine = resource.name.rsplit('.').next()?;
-        match (resource.place, engine) {
-            (Place::Gpu(_), "compute") if !self.gpu.in_host_memory => Some("gpu.compute"),
-            (Place::Gpu(_), "d2h") if self.fabric.host.gather_bytes_per_second.is_some() => {
-                Some("host.gather")
+    /// What keeps an engine busy for a fixed time in `task`, apart from links, and how long: `gpu.compute`,
+    /// `drive.kernel` or `host.gather`. `None` for tasks that only wait for links.
+    ///
+    /// # Errors
+    /// As [`CostModel::cost`].
+    pub fn engine(&self, graph: &Graph, task: &Task) -> Result<Option<(&'static str, f64)>> {
+        let place = self.place(graph, task);
+        let group = match (&task.op, place) {
+            (Op::Compute { .. }, _) | (Op::Kernel { .. }, Place::Gpu(_)) => "gpu.compute",
+            (Op::Kernel { bytes, .. }, Place::Local(_)) if *bytes > 0 => "drive.kernel",
+            (Op::Transfer { from: Place::Gpu(_), to: Place::Host(_), bytes }, _) => {
+                let gathered = if self.is_gradient(graph, task) { *bytes } else { 0 };
+                return Ok(self.gather_seconds(gathered).map(|seconds| ("host.gather", seconds)));
             }
-            (Place::Local(_), "kernel") if self.fabric.drive.near.is_some() => Some("drive.kernel"),
-            _ => None,
-        }
+            _ => return Ok(None),
+        };
+        let seconds = self.work(graph, task)?.seconds;
+        Ok((seconds > 0.0).then_some((group, seconds)))
+    }
+
+    /// Whether a transfer to the host carries gradients, and not block outputs.
+    fn is_gradient(&self, graph: &Graph, task: &Task) -> bool {
+        graph.phases()[task.phase.0 as usize] != "forward"
+    }
+
+    /// Seconds in which one thread of the host, that all compute devices share, moves a gradient on.
+    fn gather_seconds(&self, bytes: u64) -> Option<f64> {
+        let rate = self.fabric.host.gather_bytes_per_second?.get() * self.factors.gather;
+        let devices = f64::from(self.selection.gpus.max(1));
+        (bytes > 0 && !self.gpu.in_host_memory).then(|| bytes as f64 * devices / rate)
     }
 
     /// The same machine with all links or engines of one kind `factor` times as fast.
@@ -165,27 +196,25 @@ impl FabricCosts {
     /// # Errors
     /// [`Error::Invalid`] that names the memory's key, what is needed and what there is.
     pub fn check_memory(&self, graph: &Graph, timeline: &Timeline) -> Result<()> {
-        let mut held: HashMap<Place, u64> = HashMap::new();
-        for claim in graph.claims() {
-            held.entry(claim.place).or_insert_with(|| timeline.peak_bytes(graph, claim.place));
-        }
-        let mut places: Vec<(Place, u64)> = held.into_iter().collect();
-        places.sort_unstable();
         let near = self.fabric.drive.near.as_ref().and_then(|near| near.memory_bytes);
-        for (place, needed) in places {
+        let gpus = (0..self.selection.gpus).map(Place::Gpu);
+        for place in gpus.chain((0..self.selection.drives).map(Place::Local)) {
             let (memory, key) = match place {
-                Place::Host(_) => (self.fabric.host.memory_bytes, vec!["host", "memory_bytes"]),
+                _ if self.in_host_memory(place) => continue,
                 Place::Gpu(_) => {
                     (self.gpu.memory_bytes, vec!["gpus", &self.gpu_name, "memory_bytes"])
                 }
-                Place::Local(_) => (near, vec!["drive", "near", "memory_bytes"]),
-                Place::Drive(_) => {
-                    (self.fabric.drive.capacity_bytes, vec!["drive", "capacity_bytes"])
-                }
+                _ => (near, vec!["drive", "near", "memory_bytes"]),
             };
+            let needed = timeline.peak_bytes(graph, place);
             self.fabric.fits(&key, memory, needed, &place.to_string())?;
         }
         Ok(())
+    }
+
+    /// Whether what lies in `place` lies in the host's memory on this machine.
+    pub fn in_host_memory(&self, place: Place) -> bool {
+        self.machine.node(place) == Node::Host
     }
 
     fn drive(&self, number: u32) -> Result<DriveLinks> {
@@ -218,12 +247,10 @@ impl FabricCosts {
         let medium = Place::Drive(drive);
         let (points, alone, link, peer, from, to) = match direction {
             Direction::Read => {
-                let peer = of.near.as_ref().and_then(|near| near.peer_read_bytes_per_second);
-                (&of.read, &of.read_alone, links.read, peer, medium, other)
+                (&of.read, &of.read_alone, links.read, links.peer_read, medium, other)
             }
             Direction::Write => {
-                let peer = of.near.as_ref().and_then(|near| near.peer_write_bytes_per_second);
-                (&of.write, &of.write_alone, links.write, peer, other, medium)
+                (&of.write, &of.write_alone, links.write, links.peer_write, other, medium)
             }
         };
         let size = bytes as f64;
@@ -235,27 +262,30 @@ impl FabricCosts {
         route.push(Use { link, per_byte: best_rate(points) / rate });
         let disk = drive as usize % self.media.len();
         route.push(Use { link: self.media[disk], per_byte: 1.0 / rate });
+        if links.time != self.media[disk] {
+            route.push(Use { link: links.time, per_byte: 1.0 / rate });
+        }
         if !of.host_time.is_empty() {
             route.push(Use { link: self.cpu, per_byte: 1.0 / rate_at(&of.host_time, size) });
         }
         if matches!(other, Place::Local(_)) {
-            let used = links.peer.zip(peer);
-            route.extend(used.map(|(link, rate)| Use { link, per_byte: 1.0 / rate.get() }));
+            route.extend(peer.map(|link| Use { link, per_byte: 1.0 }));
+            if let (Some(time), Some(peer)) = (links.peer, peer) {
+                let rate = self.links[peer.0 as usize].capacity;
+                route.push(Use { link: time, per_byte: 1.0 / rate });
+            }
         }
         let far = self.add_route(from, to, bytes, &mut route)?;
         Ok(Cost { seconds: latency.max(0.0) + far, bytes, route })
     }
 
-    /// A flush waits its turn among what else is in flight on the disk.
-    fn seal(&self, drive: u32) -> Cost {
-        let drive_of = &self.fabric.drive;
-        let time = drive_of.seal_seconds.get() * drive_of.mixed_seconds_per_second.get();
-        let link = self.media[drive as usize % self.media.len()];
-        Cost {
-            seconds: 0.0,
-            bytes: SEAL_BYTES,
-            route: Route::from_iter([Use { link, per_byte: time / SEAL_BYTES as f64 }]),
-        }
+    /// A flush waits for what is in flight on its drive, and holds up what comes after it.
+    fn seal(&self, drive: u32) -> Result<Cost> {
+        let link = self.drive(drive)?.time;
+        let time = self.fabric.drive.seal_seconds.get();
+        let per_byte = time * self.links[link.0 as usize].capacity / SEAL_BYTES as f64;
+        let route = Route::from_iter([Use { link, per_byte }]);
+        Ok(Cost { seconds: 0.0, bytes: SEAL_BYTES, route })
     }
 
     fn transfer(&self, from: Place, to: Place, bytes: u64, gradient: bool) -> Result<Cost> {
@@ -267,8 +297,8 @@ impl FabricCosts {
                 let rate = self.fabric.host.copy_bytes_per_second.get();
                 route.push(Use { link: self.cpu, per_byte: 1.0 / rate });
             }
-        } else if let Some(rate) = self.fabric.host.gather_bytes_per_second.filter(|_| gradient) {
-            seconds += bytes as f64 / (rate.get() * self.factors.gather);
+        } else if gradient {
+            seconds += self.gather_seconds(bytes).unwrap_or(0.0);
         }
         Ok(Cost { seconds, bytes, route })
     }
@@ -337,7 +367,7 @@ impl FabricCosts {
 
     /// What the task itself takes.
     fn work(&self, graph: &Graph, task: &Task) -> Result<Cost> {
-        let forward = graph.phases()[task.phase.0 as usize] == "forward";
+        let forward = !self.is_gradient(graph, task);
         match task.op {
             Op::Compute { flops, bytes } => {
                 let points = if forward { &self.gpu.forward } else { &self.gpu.backward };
@@ -362,7 +392,7 @@ impl FabricCosts {
             Op::Storage { direction, drive, other, bytes } => {
                 self.storage(direction, drive, other, bytes)
             }
-            Op::Seal { drive, .. } => Ok(self.seal(drive)),
+            Op::Seal { drive, .. } => self.seal(drive),
             Op::Kernel { name, elements, bytes } => {
                 self.kernel(self.place(graph, task), name, elements, bytes)
             }

@@ -99,7 +99,9 @@ impl Machine {
             return Ok(());
         }
         let count = from.len().max(to.len());
-        if from.len() != to.len() && from.len() != 1 && to.len() != 1 {
+        let is_gpu = |end: &String| end == "gpu";
+        let of_drives = |end: &String| !is_gpu(end) && per_member(fabric, end);
+        if link.between.iter().any(is_gpu) && link.between.iter().any(of_drives) {
             let message = "joins places that exist once a drive with places that exist once a compute device; put a switch between";
             return Err(fabric.error(&["links", name, "between"], message));
         }

@@ -119,7 +119,7 @@ impl Fabric {
         Self::parse_as("", text)
     }
 
-    fn parse_as(name: &str, text: &str) -> Result<Self> {
+    pub(crate) fn parse_as(name: &str, text: &str) -> Result<Self> {
         let mut fabric: Self = toml::from_str(text)
             .map_err(|error| Error::Invalid(format!("fabric {name}: {error}")))?;
         fabric.source = Source { name: name.to_owned(), text: text.to_owned() };
@@ -223,6 +223,14 @@ impl Fabric {
     /// [`Error::Invalid`] that names the key.
     pub fn check_capacity(&self, bytes: u64) -> Result<()> {
         self.fits(&["drive", "capacity_bytes"], self.drive.capacity_bytes, bytes, "a drive")
+    }
+
+    /// Checks that `bytes` fit the host's memory.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] that names the key.
+    pub fn check_host(&self, bytes: u64) -> Result<()> {
+        self.fits(&["host", "memory_bytes"], self.host.memory_bytes, bytes, "the host")
     }
 
     /// An error about the value at `key`.

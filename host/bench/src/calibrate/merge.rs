@@ -30,10 +30,10 @@ pub(super) fn hosts(all: &[Host]) -> anyhow::Result<Option<Host>> {
         let curve = sizes(all, |one| one.kernels.get(name).map_or(&[], Vec::as_slice))?;
         kernels.insert(name.clone(), curve);
     }
-    let task = |one: &Host| one.task_seconds.unwrap_or(one.copy_bytes_per_second);
+    let tasks: Vec<f64> = all.iter().filter_map(|one| Some(one.task_seconds?.get())).collect();
     Ok(Some(Host {
         copy_bytes_per_second: number(all, |one| one.copy_bytes_per_second)?,
-        task_seconds: first.task_seconds.map(|_| number(all, task)).transpose()?,
+        task_seconds: (!tasks.is_empty()).then(|| positive(median(&tasks))).transpose()?,
         kernels,
         ..first.clone()
     }))

@@ -149,7 +149,7 @@ impl Probe {
         let read = self.run(size, calls, true, false)?;
         let both = self.run(size, calls, true, true)?;
         let write = self.run(size, calls, false, true)?;
-        positive(((read + write) / both).max(1.0))
+        positive(((read + write) / both).clamp(1.0, 2.0))
     }
 
     /// Seconds until a header is durable while the next reads are already in flight, as in a step.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use nearfield_runtime::graph::Graph;
+use nearfield_runtime::graph::{Graph, Place};
 use nearfield_runtime::layout::Layout;
 use nearfield_runtime::store::spare_slots;
 use nearfield_runtime::timeline::TraceFile;
@@ -15,7 +15,7 @@ use nearfield_techniques::offload::placement::layout;
 use nearfield_techniques::offload::plan::gradient::{self, MicroStep, UnitShape};
 use nearfield_techniques::offload::plan::update;
 use nearfield_techniques::offload::{
-    Encoder, FlatModel, OffloadOptions, Placement, System, Upstream,
+    Encoder, FlatModel, MemoryBudget, OffloadOptions, Placement, System, Upstream,
 };
 
 /// What is simulated.
@@ -79,6 +79,10 @@ pub struct Step {
     pub model: String,
     pub parameters: u64,
     pub layout: Layout,
+    /// Memory of the runtime.
+    budget: MemoryBudget,
+    /// Block outputs in host memory.
+    outputs_bytes: u64,
     pub graphs: [Graph; 2],
 }
 
@@ -153,20 +157,25 @@ impl Case {
                 "--system memory has no drives to simulate; use base, base-pipe, su, su+o or su+o+c"
             );
         }
-        for (flag, value) in [("--batch", self.batch), ("--seq", self.seq)] {
-            if value == 0 || value > 1 << 24 {
-                bail!("{flag} {value} is not between 1 and {}", 1 << 24);
+        let numbers =
+            [("--batch", self.batch), ("--seq", self.seq), ("--drives", self.drives.into())];
+        for (flag, value) in numbers {
+            if value == 0 {
+                bail!("{flag} must be at least 1");
             }
         }
         let model = self.model()?;
         let options = self.options();
         let layout = layout(&model.flat, &options, self.drives)?;
-        let (gradients, _) = gradient::plan(&layout, &options, &model.units, MicroStep::Offload)?;
+        let (gradients, staging) =
+            gradient::plan(&layout, &options, &model.units, MicroStep::Offload)?;
         let parts: Vec<usize> = (0..layout.parts.len()).collect();
         let update = update::plan(&layout, &options, &parts)?;
         Ok(Step {
             model: model.name,
             parameters: model.flat.elements(),
+            budget: MemoryBudget::new(&layout, &options, staging),
+            outputs_bytes: model.units.iter().map(|unit| unit.output_bytes).sum(),
             layout,
             graphs: [gradients.graph, update.graph],
         })
@@ -201,6 +210,20 @@ impl Step {
         Ok(Run { simulations: [first, second], phases })
     }
 
+    /// Bytes that are held in the host's memory on the machine of `costs`: for the whole run, but for what a compute
+    /// device in that memory needs.
+    pub fn host_bytes(&self, costs: &FabricCosts, run: &Run) -> u64 {
+        let near: u64 = self.budget.device_local_bytes.iter().sum();
+        let device = if costs.in_host_memory(Place::Gpu(0)) {
+            let peaks = self.graphs.iter().zip(&run.simulations);
+            peaks.map(|(graph, run)| run.timeline.peak_bytes(graph, Place::Gpu(0))).max()
+        } else {
+            None
+        };
+        let beside = if costs.in_host_memory(Place::Local(0)) { 0 } else { near };
+        self.budget.total_bytes() - beside + self.outputs_bytes + device.unwrap_or(0)
+    }
+
     /// Checks that each place's memory holds what the step needs there.
     pub fn check_memory(
         &self,
@@ -214,6 +237,9 @@ impl Step {
                 .check_memory(graph, &simulation.timeline)
                 .context("it does not fit; use a smaller --batch, --seq, --subgroup-size or model, or more --gpus")?;
         }
+        fabric
+            .check_host(self.host_bytes(costs, run))
+            .context("it does not fit; use a smaller --batch, --seq, --subgroup-size or model")?;
         let bytes = case.drive_bytes(&self.layout);
         Ok(fabric.check_capacity(bytes).context("the state does not fit; use more --drives")?)
     }
@@ -234,8 +260,8 @@ impl Step {
     /// Writes both graphs as Chakra execution traces, one file a rank; returns their paths.
     pub fn chakra(&self, run: &Run, stem: &Path) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
-        for ((graph, simulation), name) in
-            self.graphs.iter().zip(&run.simulations).zip(["gradients", "update"])
+        let named = self.graphs.iter().zip(&run.simulations).zip(["gradients", "update"]);
+        for ((graph, simulation), name) in named.filter(|((graph, _), _)| !graph.tasks().is_empty())
         {
             let mut stem = stem.as_os_str().to_owned();
             stem.push(format!(".{name}"));

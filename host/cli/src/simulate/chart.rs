@@ -40,12 +40,18 @@ struct Chart<'a> {
     series: Vec<Series<'a>>,
 }
 
-/// Writes `path`, as PNG where it ends so, else as SVG.
-pub fn draw(path: &Path, outcomes: &[Outcome]) -> Result<()> {
+/// Checks what kind of picture `path` is to be.
+pub fn check(path: &Path) -> Result<&str> {
     let kind = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
     if !matches!(kind, "svg" | "png") {
         bail!("--chart {} must end in .svg or .png", path.display());
     }
+    Ok(kind)
+}
+
+/// Writes `path`, as PNG where it ends so, else as SVG.
+pub fn draw(path: &Path, outcomes: &[Outcome]) -> Result<()> {
+    let kind = check(path)?;
     let chart = arrange(outcomes)?;
     let rows = chart.series.len().div_ceil(PANELS) as u32;
     let size = (WIDTH, rows * BARS_HEIGHT + LINES_HEIGHT);

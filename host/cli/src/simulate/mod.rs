@@ -110,10 +110,23 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
     let fabric = Fabric::open(&args.fabric)?;
     let cases = sweep::cases(args)?;
     let what_if = args.what_if || cases.len() == 1 && !args.json;
+    if let Some(path) = &args.chart {
+        chart::check(path)?;
+    }
+    let mut last_error = None;
     let mut results = Vec::new();
     for (index, case) in cases.iter().enumerate() {
         let (outcome, step, run) =
-            Outcome::of(case, &fabric, what_if).with_context(|| case.title())?;
+            match Outcome::of(case, &fabric, what_if).with_context(|| case.title()) {
+                Ok(found) => found,
+                // In a sweep the others are still worth having.
+                Err(error) if cases.len() > 1 => {
+                    eprintln!("left out: {}", crate::message(&error));
+                    last_error = Some(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
         if index + 1 == cases.len() {
             if let Some(path) = &args.trace {
                 step.trace(&run, path)?;
@@ -128,6 +141,9 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
             println!("{}", serde_json::to_string(&outcome)?);
         }
         results.push(outcome);
+    }
+    if let (true, Some(error)) = (results.is_empty(), last_error) {
+        return Err(error);
     }
     if !args.json {
         println!("{}", show::rows(&results));

@@ -1,5 +1,7 @@
 //! What came out of a combination.
 
+use std::collections::HashMap;
+
 use anyhow::Result;
 use nearfield_runtime::graph::{Place, Traffic};
 use nearfield_runtime::types::Optimizer;
@@ -92,13 +94,14 @@ const UNLIMITED: f64 = 1e6;
 impl Outcome {
     /// Runs `case` on `fabric`; `what_if` asks what faster parts would do. Also returns what was run, for traces.
     pub fn of(case: &Case, fabric: &Fabric, what_if: bool) -> Result<(Self, Step, Run)> {
-        let step = case.step()?;
         let selection = case.selection();
+        // First of all: a machine takes fewer drives than a graph could have.
         let costs = FabricCosts::new(fabric, &selection)?;
+        let step = case.step()?;
         let run = step.run(&costs)?;
         step.check_memory(case, &costs, fabric, &run)?;
         let total = run.seconds();
-        let utilisation = utilisation(&step, &run, &costs);
+        let utilisation = utilisation(&step, &run, &costs)?;
         let [forward_seconds, backward_seconds, update_seconds] = run.phases;
         let near = case.system.near_storage();
         let outcome = Self {
@@ -121,7 +124,7 @@ impl Outcome {
             bytes: step.graphs.iter().map(|graph| graph.traffic()).sum(),
             bottleneck: utilisation.first().map(|busy| busy.name.clone()).unwrap_or_default(),
             links: carried(&run, &costs),
-            memory: memory(case, &step, &run),
+            memory: memory(case, &step, &run, &costs),
             price_usd: fabric.price_usd(&selection, near),
             what_if: if what_if { reliefs(&step, &costs, &utilisation)? } else { Vec::new() },
             utilisation,
@@ -140,29 +143,26 @@ impl Outcome {
 }
 
 /// Links by what they carried over what they could have carried, and engines by the time in which they had a task.
-fn utilisation(step: &Step, run: &Run, costs: &FabricCosts) -> Vec<Busy> {
+fn utilisation(step: &Step, run: &Run, costs: &FabricCosts) -> Result<Vec<Busy>> {
     // By name, so that both halves of the step add up for each; then the busiest of each kind.
-    let mut each: Vec<(String, &str, f64)> = Vec::new();
-    let mut add = |name: &str, group, seconds| match each.iter_mut().find(|one| one.0 == name) {
-        Some(one) => one.2 += seconds,
-        None => each.push((name.to_owned(), group, seconds)),
-    };
+    let mut each: HashMap<(&str, &str), f64> = HashMap::new();
+    let mut add = |name, group, seconds| *each.entry((name, group)).or_default() += seconds;
     for (graph, simulation) in step.graphs.iter().zip(&run.simulations) {
         let seconds = simulation.timeline.seconds();
         for (link, group) in simulation.links.iter().zip(costs.link_groups()) {
             add(&link.name, group, link.utilisation * seconds);
         }
-        let used = simulation.timeline.utilisation(graph);
-        for resource in graph.resources() {
-            let used = used.iter().find(|used| used.name == resource.name);
-            if let (Some(group), Some(used)) = (costs.engine_group(resource), used) {
-                add(&resource.name, group, used.busy_seconds);
+        for task in graph.tasks() {
+            if let Some((group, seconds)) = costs.engine(graph, task)? {
+                let engine = &graph.resources()[task.resource.0 as usize].name;
+                // One thread serves all compute devices, each of them for as long.
+                add(engine, group, seconds);
             }
         }
     }
     let total = run.seconds();
     let mut busy: Vec<Busy> = Vec::new();
-    for (_, group, seconds) in each {
+    for ((_, group), seconds) in each {
         match busy.iter_mut().find(|other| other.name == group) {
             Some(other) => other.seconds = other.seconds.max(seconds),
             None => busy.push(Busy { name: group.to_owned(), seconds, share: 0.0 }),
@@ -172,8 +172,8 @@ fn utilisation(step: &Step, run: &Run, costs: &FabricCosts) -> Vec<Busy> {
         one.share = if total > 0.0 { one.seconds / total } else { 0.0 };
     }
     busy.retain(|one| one.seconds > 0.0);
-    busy.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    busy
+    busy.sort_by(|a, b| b.seconds.total_cmp(&a.seconds).then(a.name.cmp(&b.name)));
+    Ok(busy)
 }
 
 fn carried(run: &Run, costs: &FabricCosts) -> Vec<Carried> {
@@ -191,7 +191,7 @@ fn carried(run: &Run, costs: &FabricCosts) -> Vec<Carried> {
     all
 }
 
-fn memory(case: &Case, step: &Step, run: &Run) -> Memory {
+fn memory(case: &Case, step: &Step, run: &Run, costs: &FabricCosts) -> Memory {
     let peak = |wanted: fn(u32) -> Place, count: u32| {
         let of = |place| {
             let runs = step.graphs.iter().zip(&run.simulations);
@@ -200,7 +200,7 @@ fn memory(case: &Case, step: &Step, run: &Run) -> Memory {
         (0..count).map(|number| of(wanted(number))).max().unwrap_or(0)
     };
     Memory {
-        host_bytes: peak(Place::Host, 1),
+        host_bytes: step.host_bytes(costs, run),
         gpu_bytes: peak(Place::Gpu, case.gpus),
         local_bytes: peak(Place::Local, case.drives),
         drive_bytes: case.drive_bytes(&step.layout),

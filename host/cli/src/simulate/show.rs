@@ -52,6 +52,10 @@ pub fn details(outcome: &Outcome) -> String {
     for (name, bytes) in outcome.bytes.fields() {
         let _ = writeln!(text, "  {:<22}{:>10}", name.replace('_', " "), human_bytes(bytes));
     }
+    let _ = writeln!(text, "Over all links of a kind");
+    for link in &outcome.links {
+        let _ = writeln!(text, "  {:<22}{:>10}", link.name, human_bytes(link.bytes));
+    }
     let memory = &outcome.memory;
     let _ = writeln!(text, "Most memory at a time");
     for (name, bytes) in [

@@ -1,7 +1,11 @@
 //! Measurements kept as data.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, bail};
 use nearfield_runtime::types::{DType, Optimizer};
+use nearfield_sim::fabric::Fabric;
+use nearfield_sim::validation;
 use nearfield_techniques::offload::System;
 use serde::Deserialize;
 
@@ -17,15 +21,15 @@ pub struct Data {
     /// Keys that entries have where they do not say otherwise.
     #[serde(default)]
     defaults: toml::Table,
-    entries: Vec<toml::Table>,
+    entries: Vec<toml::Spanned<toml::Table>>,
 }
 
 /// One measurement.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Machine: the name of one that comes with the program, or a file.
-    pub fabric: String,
+    /// Machine: the name of one that comes with the program, or a file (from the directory of this one).
+    fabric: String,
     gpu: Option<String>,
     #[serde(default = "one")]
     gpus: u32,
@@ -102,15 +106,16 @@ impl Data {
         Ok(data)
     }
 
-    /// Its measurements.
-    pub fn entries(&self, name: &str) -> Result<Vec<Entry>> {
-        let merged = |(index, own): (usize, &toml::Table)| {
+    /// Its measurements; `text` is that of the file called `name`, for lines in errors.
+    pub fn entries(&self, name: &str, text: &str) -> Result<Vec<Entry>> {
+        let merged = |(index, own): (usize, &toml::Spanned<toml::Table>)| {
+            let before = text.get(..own.span().start).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            let place = || format!("measurements {name}, line {line}, entry {}", index + 1);
             let mut table = self.defaults.clone();
-            table.extend(own.clone());
-            let entry: Entry = table
-                .try_into()
-                .with_context(|| format!("measurements {name}, entry {}", index + 1))?;
-            entry.check().with_context(|| format!("measurements {name}, entry {}", index + 1))?;
+            table.extend(own.get_ref().clone());
+            let entry: Entry = table.try_into().with_context(place)?;
+            entry.check().with_context(place)?;
             Ok(entry)
         };
         self.entries.iter().enumerate().map(merged).collect()
@@ -152,6 +157,15 @@ impl Entry {
         case
     }
 
+    /// The machine; `data` is the file of the measurement.
+    pub fn machine(&self, data: &Path) -> Result<Fabric> {
+        let beside = data.with_file_name(&self.fabric);
+        if beside.is_file() {
+            return Ok(Fabric::load(&beside)?);
+        }
+        Ok(validation::machine(&self.fabric)?)
+    }
+
     /// For tables.
     pub fn title(&self) -> &str {
         self.title.as_deref().unwrap_or(&self.model)
@@ -161,7 +175,22 @@ impl Entry {
     pub fn configuration(&self) -> String {
         let gpu = self.gpu.as_deref().map(|gpu| format!(", {gpu}")).unwrap_or_default();
         let drives = if self.drives == 1 { "drive" } else { "drives" };
-        format!("{}{gpu}, {} {drives}, {}", self.title(), self.drives, self.system.name())
+        let mut text =
+            format!("{}{gpu}, {} {drives}, {}", self.title(), self.drives, self.system.name());
+        // What differs from the usual.
+        if self.gpus > 1 {
+            text += &format!(", {} GPUs", self.gpus);
+        }
+        if self.topology != default_topology() {
+            text += &format!(", {}", self.topology);
+        }
+        if self.optimizer != adamw() {
+            text += &format!(", {}", self.optimizer.name());
+        }
+        if self.topk_keep != kept() {
+            text += &format!(", {} kept", self.topk_keep);
+        }
+        text
     }
 }
 

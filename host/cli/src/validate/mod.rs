@@ -2,7 +2,7 @@
 
 mod data;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use comfy_table::Cell;
@@ -65,7 +65,7 @@ pub fn run(args: &ValidateArgs) -> Result<()> {
     for (name, text) in &files {
         let data = Data::parse(name, text)?;
         let mut comparisons = Vec::new();
-        for entry in data.entries(name)? {
+        for entry in data.entries(name, text)? {
             let found = compare(name, &entry)
                 .with_context(|| format!("measurements {name}: {}", entry.configuration()))?;
             comparisons.extend(found);
@@ -91,10 +91,12 @@ pub fn run(args: &ValidateArgs) -> Result<()> {
 }
 
 fn compare(name: &str, entry: &Entry) -> Result<Vec<Comparison>> {
-    let fabric = validation::machine(&entry.fabric)?;
+    let fabric = entry.machine(Path::new(name))?;
     let case = entry.case();
+    let costs = FabricCosts::new(&fabric, &case.selection())?;
     let step = case.step()?;
-    let run = step.run(&FabricCosts::new(&fabric, &case.selection())?)?;
+    let run = step.run(&costs)?;
+    step.check_memory(&case, &costs, &fabric, &run)?;
     let [forward, backward, update] = run.phases;
     let measured = entry.measured;
     let pairs = [

@@ -46,6 +46,15 @@ pub(super) fn shape(name: &str, text: &str) -> Result<ModelShape> {
     }
     let hidden = config.need(&["hidden_size", "n_embd"])?;
     let heads = config.need(&["num_attention_heads", "n_head"])?;
+    let head_width = match config.number(&["head_dim"]) {
+        Some(width) => width,
+        None if heads > 0 && hidden.is_multiple_of(heads) => hidden / heads,
+        None => {
+            return Err(Error::Invalid(format!(
+                "model {name}: hidden {hidden} is not a multiple of heads {heads}"
+            )));
+        }
+    };
     let gated = matches!(kind, "llama" | "mistral" | "qwen2");
     let tied_otherwise = !matches!(kind, "gpt_neox" | "llama" | "mistral" | "qwen2");
     let vit = kind == "vit";
@@ -55,8 +64,9 @@ pub(super) fn shape(name: &str, text: &str) -> Result<ModelShape> {
         if patch == 0 || side < patch {
             return Err(Error::Invalid(format!("{name}: patch_size {patch} of image_size {side}")));
         }
-        let numbers = patch * patch * config.number(&["num_channels"]).unwrap_or(3);
-        (0, (side / patch) * (side / patch), Input::Patches { numbers })
+        let channels = config.number(&["num_channels"]).unwrap_or(3);
+        let numbers = patch.saturating_mul(patch).saturating_mul(channels);
+        (0, (side / patch).saturating_mul(side / patch), Input::Patches { numbers })
     } else {
         let positions = match kind {
             "bloom" => config.number(&["seq_length", "n_positions"]).unwrap_or(2048),
@@ -75,14 +85,16 @@ pub(super) fn shape(name: &str, text: &str) -> Result<ModelShape> {
         layers: config.need(&["num_hidden_layers", "n_layer"])?,
         hidden,
         heads,
+        head_width,
         key_value_heads: config.number(&["num_key_value_heads"]).unwrap_or(heads),
         feed_forward: config
             .number(&["intermediate_size", "ffn_dim", "n_inner"])
-            .unwrap_or(4 * hidden),
+            .unwrap_or(hidden.saturating_mul(4)),
         feed_forward_matrices: if gated { 3 } else { 2 },
         vocab,
         positions,
         biases: !gated,
+        attention_biases: kind == "qwen2" || config.flag("attention_bias", false),
         norm_shifts: !gated,
         input,
         output: if vit {

@@ -54,6 +54,8 @@ pub struct ModelShape {
     pub hidden: u64,
     /// Attention heads.
     pub heads: u64,
+    /// Width of a head.
+    pub head_width: u64,
     /// Heads of keys and values; fewer than `heads` where they are shared.
     pub key_value_heads: u64,
     /// Width of the feed-forward layer.
@@ -66,6 +68,8 @@ pub struct ModelShape {
     pub positions: u64,
     /// Whether matrices have biases.
     pub biases: bool,
+    /// Whether queries, keys and values have biases, where other matrices have none.
+    pub attention_biases: bool,
     /// Whether norms have shifts, and not only gains.
     pub norm_shifts: bool,
     /// Input.
@@ -101,25 +105,31 @@ impl ModelShape {
     /// # Errors
     /// [`Error::Invalid`] that names the size.
     pub fn validate(&self) -> Result<()> {
-        for (size, value) in [
-            ("layers", self.layers),
-            ("hidden", self.hidden),
-            ("heads", self.heads),
-            ("key_value_heads", self.key_value_heads),
-            ("feed_forward", self.feed_forward),
+        let numbers = if let Input::Patches { numbers } = self.input { numbers } else { 1 };
+        // Their products stay below 2^63.
+        for (size, value, most) in [
+            ("layers", self.layers, 1 << 14),
+            ("hidden", self.hidden, 1 << 17),
+            ("heads", self.heads, 1 << 14),
+            ("head width", self.head_width, 1 << 14),
+            ("key_value_heads", self.key_value_heads, self.heads),
+            ("feed_forward", self.feed_forward, 1 << 20),
+            ("vocab", self.vocab.max(1), 1 << 24),
+            ("positions", self.positions.max(1), 1 << 24),
+            ("numbers of a patch", numbers, 1 << 24),
         ] {
-            if value == 0 || value > 1 << 24 {
-                return Err(Error::Invalid(format!(
-                    "model {}: {size} {value} is not between 1 and {}",
-                    self.name,
-                    1 << 24
-                )));
+            if value == 0 || value > most {
+                let name = &self.name;
+                let message = format!("model {name}: {size} {value} is not between 1 and {most}");
+                return Err(Error::Invalid(message));
             }
         }
-        if !self.hidden.is_multiple_of(self.heads) {
+        if self.heads * self.head_width > 1 << 20
+            || !self.heads.is_multiple_of(self.key_value_heads)
+        {
             return Err(Error::Invalid(format!(
-                "model {}: hidden {} is not a multiple of heads {}",
-                self.name, self.hidden, self.heads
+                "model {}: {} heads of width {}, {} of keys and values",
+                self.name, self.heads, self.head_width, self.key_value_heads
             )));
         }
         Ok(())

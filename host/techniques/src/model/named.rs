@@ -31,18 +31,23 @@ const BERT_VOCAB: u64 = 30_592;
 const WIDTH: u64 = 2560;
 
 pub(super) fn shape(name: &str) -> Option<ModelShape> {
-    let name = NAMES.into_iter().find(|known| *known == name)?;
+    // A size alone is GPT-2's.
+    let wanted = name.to_ascii_lowercase();
+    let of_gpt2 = format!("gpt2-{wanted}");
+    let name = NAMES.into_iter().find(|known| *known == wanted || *known == of_gpt2)?;
     let gpt2 = |layers, hidden, heads| ModelShape {
         name: name.to_owned(),
         layers,
         hidden,
         heads,
+        head_width: hidden / heads,
         key_value_heads: heads,
         feed_forward: 4 * hidden,
         feed_forward_matrices: 2,
         vocab: GPT2_VOCAB,
         positions: 1024,
         biases: true,
+        attention_biases: false,
         norm_shifts: true,
         input: Input::TokensAndPositions,
         output: Output::Tied,

@@ -1,11 +1,15 @@
 //! Tensors and units of a shape.
 
-use nearfield_runtime::Result;
 use nearfield_runtime::types::DType;
+use nearfield_runtime::{Error, Result};
 
 use super::{Input, ModelShape, Output};
 use crate::offload::plan::gradient::UnitShape;
 use crate::offload::{FlatModel, TensorRun};
+
+/// Most tokens of a step, and of a sequence: operations stay below 2^63.
+const TOKENS_MAX: u64 = 1 << 22;
+const SEQ_MAX: u64 = 1 << 20;
 
 /// A tensor as the optimizer and the graphs see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,12 +57,15 @@ impl ModelShape {
                 add(0, (self.positions + 1) * h, true);
             }
         }
-        let keys = h / self.heads * self.key_value_heads;
+        let queries = self.heads * self.head_width;
+        let keys = self.key_value_heads * self.head_width;
+        let of_attention =
+            |width: u64| if self.biases || self.attention_biases { width } else { 0 };
         for block in 1..=self.layers {
             // Attention: queries, keys and values; then the projection.
-            add(block, h * (h + 2 * keys), true);
-            add(block, bias(h + 2 * keys), false);
-            add(block, h * h, true);
+            add(block, h * (queries + 2 * keys), true);
+            add(block, of_attention(queries + 2 * keys), false);
+            add(block, queries * h, true);
             add(block, bias(h), false);
             // Feed-forward: in (and gate), then out.
             let inner = self.feed_forward_matrices - 1;
@@ -101,11 +108,11 @@ impl ModelShape {
         FlatModel::new(runs)
     }
 
-    /// The units of a step over `batch` sequences of `seq` tokens, in the order of the forward pass: input, blocks,
-    /// output.
+    /// The units of a step over `batch` sequences of `seq` tokens (images, which have as many as they have), in the order
+    /// of the forward pass: input, blocks, output.
     ///
     /// # Errors
-    /// [`nearfield_runtime::Error::Invalid`] for sizes that form no model.
+    /// [`nearfield_runtime::Error::Invalid`] for sizes that form no model, and more tokens than it has positions.
     pub fn units(&self, batch: u64, seq: u64, dtype: DType) -> Result<Vec<UnitShape>> {
         self.validate()?;
         let tensors = self.tensors();
@@ -125,7 +132,23 @@ impl ModelShape {
                 start += tensor.elements;
             }
         }
-        let tokens = batch * seq;
+        // An image has the tokens of its patches, and one for its class.
+        let seq = if let Input::Patches { .. } = self.input { self.positions + 1 } else { seq };
+        let learned =
+            matches!(self.input, Input::TokensAndPositions | Input::TokensPositionsSegments);
+        if learned && seq > self.positions {
+            return Err(Error::Invalid(format!(
+                "--seq {seq} is more than the {} positions of the model {}",
+                self.positions, self.name
+            )));
+        }
+        let tokens =
+            batch.checked_mul(seq).filter(|&tokens| tokens <= TOKENS_MAX && seq <= SEQ_MAX);
+        let tokens = tokens.ok_or_else(|| {
+            Error::Invalid(format!(
+                "--batch {batch} and --seq {seq} are too many tokens: at most {TOKENS_MAX} in a step, {SEQ_MAX} in a sequence"
+            ))
+        })?;
         let last = gradients.len() - 1;
         let unit = |(index, gradients): (usize, Vec<(u64, u64)>)| {
             let matrices = 2 * tokens * elements[index];
@@ -133,7 +156,7 @@ impl ModelShape {
                 let flops = if matches!(self.input, Input::Patches { .. }) { matrices } else { 0 };
                 ("input".to_owned(), elements[0], flops)
             } else if index < last {
-                let attention = 4 * tokens * seq * self.hidden;
+                let attention = 4 * tokens * seq * self.heads * self.head_width;
                 (format!("block {}", index - 1), elements[index], matrices + attention)
             } else {
                 let (table, rows) = match self.output {

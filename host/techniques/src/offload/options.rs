@@ -192,9 +192,7 @@ impl OffloadOptions {
         }
         if self.tensor_parallel == 0 || self.tensor_parallel > 64 {
             let count = self.tensor_parallel;
-            return invalid(format!(
-                "{count} compute devices; their number must be between 1 and 64"
-            ));
+            return invalid(format!("--gpus {count} must be between 1 and 64"));
         }
         if self.error_feedback && self.encoder == Encoder::Device {
             return invalid("--error-feedback needs the selection on the host".into());

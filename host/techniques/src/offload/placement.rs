@@ -86,6 +86,11 @@ impl FlatModel {
     }
 }
 
+/// Most drives.
+const DRIVES_MAX: u32 = 4096;
+/// Most parts: each is some hundred bytes of graph.
+const PARTS_MAX: u64 = 1_000_000;
+
 /// The layout of `model` on `drives` drives.
 ///
 /// # Errors
@@ -97,6 +102,18 @@ pub fn layout(model: &FlatModel, options: &OffloadOptions, drives: u32) -> Resul
         return Err(Error::Invalid(format!(
             "--system {} keeps its state on drives: give at least one --drive DIR",
             options.system.name()
+        )));
+    }
+    if drives > DRIVES_MAX {
+        return Err(Error::Invalid(format!("{drives} drives are more than {DRIVES_MAX}")));
+    }
+    let parts = model.elements() / options.subgroup_elements.max(options.align_elements());
+    if parts > PARTS_MAX {
+        return Err(Error::Invalid(format!(
+            "--subgroup-size {} would cut {} parameters into {parts} parts; use a larger one, so that there are at \
+             most {PARTS_MAX}",
+            options.subgroup_elements,
+            model.elements()
         )));
     }
     let align = options.align_elements();

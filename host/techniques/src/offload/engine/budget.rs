@@ -5,7 +5,7 @@ use nearfield_runtime::layout::Layout;
 use serde::Serialize;
 
 use super::buffers::BufferSizes;
-use crate::offload::options::OffloadOptions;
+use crate::offload::options::{Encoder, OffloadOptions};
 use crate::offload::plan::Pieces;
 use crate::offload::plan::gradient::Staging;
 use crate::offload::plan::update_host::host_sets;
@@ -56,12 +56,17 @@ impl MemoryBudget {
         } else {
             0
         };
+        // Where the compute device selects, only pairs arrive.
+        let dense = if options.compressed() && options.encoder == Encoder::Device {
+            0
+        } else {
+            staging.elements * options.gradient_dtype.bytes()
+        };
         Self {
             device_local_bytes: drives.clone().map(device).collect(),
             host_update_bytes: u64::from(host_sets(options.system))
                 * drives.clone().map(sizes).sum::<u64>(),
-            staging_bytes: u64::from(staging.buffers)
-                * (staging.elements * options.gradient_dtype.bytes() + pairs),
+            staging_bytes: u64::from(staging.buffers) * (dense + pairs),
             weight_read_bytes: drives.map(|d| 2 * weight_read_bytes(layout, options, d)).sum(),
             weights_bytes,
             residual_bytes: if options.error_feedback { 4 * layout.padded_total() } else { 0 },

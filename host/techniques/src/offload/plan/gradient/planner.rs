@@ -111,13 +111,23 @@ impl Planner<'_> {
         let gradients = self.options.gradient_dtype.bytes();
         let most = |of: fn(&UnitShape) -> u64| self.units.iter().map(of).max().unwrap_or(0);
         let outputs: u64 = self.units.iter().map(|unit| unit.output_bytes).sum();
-        let staged = gradients * self.staging.elements * u64::from(self.staging.buffers);
-        let mut claims = vec![(Place::HOST, staged + outputs + weights * self.layout.elements)];
+        let on_device = self.options.compressed() && self.options.encoder == Encoder::Device;
+        let pairs = 8 * codec::kept(self.options.topk_keep, self.staging.elements);
+        let staged = if on_device { pairs } else { gradients * self.staging.elements };
+        let staged = staged * u64::from(self.staging.buffers);
+        let mut claims = vec![(Place::HOST, staged + outputs)];
+        // Incomplete parts, and magnitudes and indices of the one that is sorted.
+        let parts = if on_device {
+            (4 * u64::from(self.staging.open) + 12) * self.staging.elements
+        } else {
+            0
+        };
         let gradient_units = if self.options.gradient_overlap { 2 } else { 1 };
         let of_unit = |unit: &UnitShape| unit.gradients.iter().map(|&(_, elements)| elements).sum();
         let on_gpus = WEIGHT_UNITS as u64 * weights * most(|unit| unit.weight_elements)
             + gradient_units * weights * most(of_unit)
-            + most(|unit| unit.output_bytes + unit.working_bytes);
+            + most(|unit| unit.output_bytes + unit.working_bytes)
+            + parts;
         for gpu in 0..self.gpus() {
             claims.push((Place::Gpu(gpu), self.share(on_gpus, gpu)));
         }
@@ -146,9 +156,9 @@ impl Planner<'_> {
         } else {
             (1, "forward", Action::Forward { unit })
         };
-        let flops = passes * shape.forward_flops;
+        let flops = shape.forward_flops.saturating_mul(passes);
         let flops = if flops == 0 { 0 } else { self.share(flops, gpu) };
-        let bytes = passes * shape.score_bytes;
+        let bytes = shape.score_bytes.saturating_mul(passes);
         let bytes = if bytes == 0 { 0 } else { self.share(bytes, gpu) };
         let op = Op::Compute { flops, bytes };
         let label = format!("{verb} {}", shape.name);

@@ -14,6 +14,8 @@ pub struct Staging {
     pub buffers: u32,
     /// Elements of each.
     pub elements: u64,
+    /// Parts that are incomplete at a time.
+    pub open: u32,
 }
 
 /// Staging buffers that the order of gradients needs: one for each part that is incomplete at a time, and one for each
@@ -21,7 +23,7 @@ pub struct Staging {
 pub(super) fn staging(layout: &Layout, options: &OffloadOptions, units: &[UnitShape]) -> Staging {
     let elements = layout.longest(None);
     if options.system == System::Memory {
-        return Staging { buffers: 0, elements };
+        return Staging { buffers: 0, elements, open: 0 };
     }
     let mut missing: HashMap<usize, u64> = HashMap::new();
     let mut open = 0_u32;
@@ -38,7 +40,7 @@ pub(super) fn staging(layout: &Layout, options: &OffloadOptions, units: &[UnitSh
         }
     }
     let writing = layout.drives.min(layout.parts.len() as u32).max(1);
-    Staging { buffers: most + writing, elements }
+    Staging { buffers: most + writing, elements, open: most }
 }
 
 /// `(unit, part, elements)` in the order in which gradients leave the compute device: units backward,
