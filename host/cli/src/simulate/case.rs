@@ -241,7 +241,7 @@ impl Step {
             .check_host(self.host_bytes(costs, run))
             .context("it does not fit; use a smaller --batch, --seq, --subgroup-size or model")?;
         let bytes = case.drive_bytes(&self.layout);
-        Ok(fabric.check_capacity(bytes).context("the state does not fit; use more --drives")?)
+        fabric.check_capacity(bytes).context("the state does not fit; use more --drives")
     }
 
     /// Writes the trace of a run.
