@@ -6,6 +6,7 @@ pub mod calibrate;
 mod codec;
 mod io;
 mod output;
+pub mod probe;
 mod scratch;
 mod step;
 mod update;

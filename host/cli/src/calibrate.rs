@@ -53,7 +53,7 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     for _ in 0..ROUNDS {
         calibration.measure()?;
         let Blocks { blocks, score_bytes_per_second } =
-            measure::blocks(args.compute.device(), args.dtype, threads)?;
+            measure::blocks(args.compute.device(), args.dtype, threads, calibration.directory())?;
         scores.extend(score_bytes_per_second);
         let wide = blocks.iter().filter(|block| block.weight_bytes > LEAST_WEIGHTS);
         loads.extend(wide.map(|block| block.weight_bytes as f64 / block.load_seconds));

@@ -1,6 +1,7 @@
 //! `nearfield`: train models whose optimizer state lives on drives.
 
 mod calibrate;
+mod doctor;
 mod simulate;
 mod state;
 mod train;
@@ -27,6 +28,8 @@ enum Command {
     /// Measure this machine beside its limits
     #[command(subcommand)]
     Bench(nearfield_bench::BenchArgs),
+    /// Look at this machine and its drives, and say what stands in the way
+    Doctor(doctor::DoctorArgs),
     /// Measure this machine and write a description of it, from which `train --fabric` predicts times
     Calibrate(calibrate::CalibrateArgs),
     /// Predict the step of a model on a machine that is described, with any number of drives
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Train(args) => train::run(*args),
         Command::Bench(args) => nearfield_bench::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Calibrate(args) => calibrate::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Simulate(args) => simulate::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Validate(args) => validate::run(&args).map(|()| ExitCode::SUCCESS),

@@ -1,12 +1,22 @@
 //! How fast the compute device runs blocks, for descriptions of machines.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nearfield_runtime::types::DType;
+use nearfield_runtime::graph::{Op, Place};
+use nearfield_runtime::io::IoOptions;
+use nearfield_runtime::store::Durability;
+use nearfield_runtime::types::{DType, HyperParameters};
+use nearfield_techniques::offload::plan::gradient::MicroStep;
+use nearfield_techniques::offload::{DeviceChoice, OffloadOptions, System};
 use tch::{Kind, Tensor};
 
+use crate::data::CorpusOptions;
 use crate::error::{Error, Result};
-use crate::model::{Model, Shape, Unit, WeightSource, parse_device};
+use crate::model::{Shape, parse_device};
+use crate::scaler::LossScale;
+use crate::schedule::{Schedule, Shape as ScheduleShape};
+use crate::trainer::{GraphKind, TrainOptions, Trainer};
 
 /// Widths of the blocks that are measured.
 const WIDTHS: [u32; 8] = [32, 64, 96, 128, 192, 256, 384, 512];
@@ -14,13 +24,12 @@ const WIDTHS: [u32; 8] = [32, 64, 96, 128, 192, 256, 384, 512];
 const TOKENS: (u32, u32) = (128, 8);
 /// Seconds that each measurement may take, warm-up aside.
 const SECONDS: f64 = 0.25;
+/// Iterations that are measured at least.
+const LEAST_ITERATIONS: u32 = 2;
 /// Time of computation before anything is measured.
 const WARM_UP: Duration = Duration::from_secs(2);
 /// Blocks in a row.
-const LAYERS: u32 = 4;
-/// Pause between rounds, as long as an update may take.
-const PAUSE: Duration = Duration::from_millis(10);
-
+const LAYERS: u32 = 3;
 /// Width of heads, and of those in which one more block is measured for the price of its attention scores.
 const HEAD: u32 = 64;
 const NARROW: (u32, u32) = (256, 16);
@@ -51,130 +60,174 @@ pub struct BlockTime {
     pub load_seconds: f64,
 }
 
-/// Weights that are all the same.
-struct Constant(DType);
-
-impl WeightSource for Constant {
-    fn copy_out(&self, _: u64, out: &mut [u8]) {
-        let value = 0.01_f32;
-        match self.0 {
-            DType::Fp32 => {
-                out.chunks_exact_mut(4).for_each(|to| to.copy_from_slice(&value.to_le_bytes()));
-            }
-            DType::Fp16 => {
-                let bits = half::f16::from_f32(value).to_le_bytes();
-                out.chunks_exact_mut(2).for_each(|to| to.copy_from_slice(&bits));
-            }
-            DType::Bf16 => {
-                let bits = half::bf16::from_f32(value).to_le_bytes();
-                out.chunks_exact_mut(2).for_each(|to| to.copy_from_slice(&bits));
-            }
-        }
-    }
-}
-
 /// Measures blocks of several widths on `compute` (`auto`, `cpu`, `cuda`), in `dtype`, on `threads` threads of the
-/// processor.
+/// processor. Small models of such blocks are trained for a moment with their state in memory, so that the threads are
+/// those of a step; `directory` holds their text meanwhile.
 ///
 /// # Errors
 /// A device that is not there, and what libtorch reports.
-pub fn blocks(compute: &str, dtype: DType, threads: usize) -> Result<Blocks> {
-    // On a thread of its own, as in a step: memory comes slower there than on the first thread of a process.
-    std::thread::scope(|scope| {
-        let measured = scope.spawn(|| blocks_here(compute, dtype, threads));
-        measured.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+pub fn blocks(compute: &str, dtype: DType, threads: usize, directory: &Path) -> Result<Blocks> {
+    let text = directory.join("calibration.txt");
+    let content = "Nothing is learned from this.\n".repeat(100);
+    std::fs::write(&text, content).map_err(|error| Error::data_io("write it", &text, &error))?;
+    let measured = Probe { compute, dtype, threads, text: &text }.blocks();
+    // What is left behind would only take space.
+    let _ = std::fs::remove_file(&text);
+    measured
 }
 
-fn blocks_here(compute: &str, dtype: DType, threads: usize) -> Result<Blocks> {
-    let device = parse_device(compute)?;
-    tch::set_num_threads(threads as i32);
-    let wide = |width: u32| block(width, (width / HEAD).max(1), dtype, device);
-    // Processors that have rested are faster for a while than those of a run that lasts.
-    let begin = Instant::now();
-    while begin.elapsed() < WARM_UP {
-        wide(WIDTHS[WIDTHS.len() - 1])?;
-    }
-    let mut blocks: Vec<BlockTime> = WIDTHS.into_iter().map(wide).collect::<Result<_>>()?;
-    let (width, head) = NARROW;
-    let narrow = block(width, width / head, dtype, device)?;
-    let same = blocks.iter().find(|block| block.forward_flops == narrow.forward_flops);
-    // The backward pass computes the scores again, and their gradients: three times the bytes.
-    let rate = same.and_then(|same| {
-        let seconds = narrow.forward_seconds + narrow.backward_seconds
-            - same.forward_seconds
-            - same.backward_seconds;
-        (seconds > 0.0).then(|| 4.0 * (narrow.score_bytes - same.score_bytes) as f64 / seconds)
-    });
-    if let Some(rate) = rate {
-        for block in &mut blocks {
-            let scores = block.score_bytes as f64 / rate;
-            // Noise must not leave nothing.
-            block.forward_seconds -= scores.min(block.forward_seconds / 2.0);
-            block.backward_seconds -= (3.0 * scores).min(block.backward_seconds / 2.0);
-        }
-    }
-    Ok(Blocks { blocks, score_bytes_per_second: rate })
+struct Probe<'a> {
+    compute: &'a str,
+    dtype: DType,
+    threads: usize,
+    text: &'a Path,
 }
 
-fn block(hidden: u32, heads: u32, dtype: DType, device: tch::Device) -> Result<BlockTime> {
-    let (seq, batch) = TOKENS;
-    let shape = Shape { layers: LAYERS, hidden, heads, vocab: 16, seq, tied: true };
-    let model = Model::new(shape, dtype, device)?;
-    let source = Constant(dtype);
-    let kind = match dtype {
-        DType::Fp32 => Kind::Float,
-        DType::Fp16 => Kind::Half,
-        DType::Bf16 => Kind::BFloat16,
-    };
-    let sizes = [i64::from(batch), i64::from(seq), i64::from(hidden)];
-    let input = Tensor::f_randn(sizes, (kind, device))
-        .map_err(|error| Error::torch("the input of a measurement", &error))?;
-    let (mut forward, mut backward, mut load) = (Vec::new(), Vec::new(), Vec::new());
-    let begin = Instant::now();
-    // As in a step: forward through blocks, backward through them, each with weights that have just arrived, then a
-    // pause. The first round warms up.
-    for round in 0.. {
-        if round > 3 && begin.elapsed().as_secs_f64() > SECONDS {
-            break;
+impl Probe<'_> {
+    fn blocks(&self) -> Result<Blocks> {
+        let wide = |width: u32| self.block(width, (width / HEAD).max(1));
+        // Processors that have rested are faster for a while than those of a run that lasts.
+        let begin = Instant::now();
+        while begin.elapsed() < WARM_UP {
+            wide(WIDTHS[WIDTHS.len() - 1])?;
         }
-        let mut inputs = vec![input.shallow_clone()];
-        for layer in 0..LAYERS {
-            let unit = Unit::Block(layer);
-            let (weights, seconds) = timed(device, || model.load(unit, &source))?;
-            load.push(seconds);
-            let (output, seconds) =
-                timed(device, || model.forward(&weights, &inputs[layer as usize]))?;
-            inputs.push(output);
-            forward.push(seconds);
+        let mut blocks: Vec<BlockTime> = WIDTHS.into_iter().map(wide).collect::<Result<_>>()?;
+        let (width, head) = NARROW;
+        let narrow = self.block(width, width / head)?;
+        let same = blocks.iter().find(|block| block.forward_flops == narrow.forward_flops);
+        // The backward pass computes the scores again, and their gradients: three times the bytes.
+        let rate = same.and_then(|same| {
+            let seconds = narrow.forward_seconds + narrow.backward_seconds
+                - same.forward_seconds
+                - same.backward_seconds;
+            (seconds > 0.0).then(|| 4.0 * (narrow.score_bytes - same.score_bytes) as f64 / seconds)
+        });
+        if let Some(rate) = rate {
+            for block in &mut blocks {
+                let scores = block.score_bytes as f64 / rate;
+                // Noise must not leave nothing.
+                block.forward_seconds -= scores.min(block.forward_seconds / 2.0);
+                block.backward_seconds -= (3.0 * scores).min(block.backward_seconds / 2.0);
+            }
         }
-        let mut gradient = inputs.pop().unwrap_or(input.shallow_clone());
-        for layer in (0..LAYERS).rev() {
-            let weights = model.load(Unit::Block(layer), &source)?;
-            let input = &inputs[layer as usize];
-            let (next, seconds) = timed(device, || {
-                model.backward_block(&weights, input, &gradient, &mut |_, _| Ok(()))
-            })?;
-            gradient = next;
-            backward.push(seconds);
-        }
-        if round == 0 {
-            forward.clear();
-            backward.clear();
-            load.clear();
-        }
-        std::thread::sleep(PAUSE);
+        Ok(Blocks { blocks, score_bytes_per_second: rate })
     }
-    let elements = model.plans()[1].elements();
-    let forward_flops = shape.forward_flops(Unit::Block(0), elements, batch);
-    Ok(BlockTime {
-        forward_flops,
-        forward_seconds: median(forward),
-        backward_seconds: median(backward),
-        score_bytes: 4 * u64::from(batch * heads) * u64::from(seq) * u64::from(seq),
-        weight_bytes: elements * dtype.bytes(),
-        load_seconds: median(load),
-    })
+
+    fn options(&self, shape: Shape) -> TrainOptions {
+        let hyper = HyperParameters::default();
+        TrainOptions {
+            corpus: CorpusOptions { evaluation_fraction: 0.0, ..CorpusOptions::new(self.text) },
+            shape,
+            batch: TOKENS.1,
+            accumulate: 1,
+            iterations: u64::MAX,
+            schedule: Schedule {
+                shape: ScheduleShape::Constant,
+                peak: hyper.lr,
+                minimum: hyper.lr,
+                warmup_steps: 0,
+                total_steps: u64::MAX,
+            },
+            hyper,
+            loss_scale: LossScale::Static(1.0),
+            clip: 1.0,
+            seed: 0,
+            compute: self.compute.to_owned(),
+            threads: self.threads,
+            evaluation_batches: 0,
+            offload: OffloadOptions {
+                system: System::Memory,
+                weights_dtype: self.dtype,
+                ..OffloadOptions::default()
+            },
+            drives: Vec::new(),
+            io: IoOptions::default(),
+            durability: Durability::Process,
+            device: DeviceChoice::Software,
+            resume: false,
+            overwrite: false,
+        }
+    }
+
+    fn block(&self, hidden: u32, heads: u32) -> Result<BlockTime> {
+        let shape = Shape { layers: LAYERS, hidden, heads, vocab: 256, seq: TOKENS.0, tied: true };
+        let mut trainer = Trainer::new(self.options(shape))?;
+        trainer.step()?;
+        let mut times = Times::default();
+        let begin = Instant::now();
+        let mut iterations = 0;
+        while iterations < LEAST_ITERATIONS || begin.elapsed().as_secs_f64() < SECONDS {
+            let report = trainer.step()?;
+            for (kind, _, timeline) in &report.timelines {
+                if *kind == GraphKind::Gradient(MicroStep::Offload) {
+                    times.add(trainer.graph(*kind), timeline);
+                }
+            }
+            iterations += 1;
+        }
+        times.median()
+    }
+}
+
+/// Spans of the tasks of blocks.
+#[derive(Default)]
+struct Times {
+    forward: Vec<f64>,
+    backward: Vec<f64>,
+    load: Vec<f64>,
+    forward_flops: u64,
+    score_bytes: u64,
+    weight_bytes: u64,
+}
+
+impl Times {
+    fn add(
+        &mut self,
+        graph: &nearfield_runtime::graph::Graph,
+        timeline: &nearfield_runtime::timeline::Timeline,
+    ) {
+        for task in graph.tasks() {
+            let span = timeline.span(task.id);
+            let seconds = span.end_seconds - span.start_seconds;
+            let of_block = task.label.contains("block");
+            let backward = graph.phases()[task.phase.0 as usize] == "backward";
+            match task.op {
+                Op::Compute { flops, bytes } if of_block && !backward => {
+                    self.forward.push(seconds);
+                    (self.forward_flops, self.score_bytes) = (flops, bytes);
+                }
+                Op::Compute { .. } if of_block => self.backward.push(seconds),
+                Op::Transfer { from: Place::Host(_), bytes, .. }
+                    if of_block && task.label.starts_with("load weights") =>
+                {
+                    self.load.push(seconds);
+                    self.weight_bytes = bytes;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn median(self) -> Result<BlockTime> {
+        let median = |mut times: Vec<f64>| {
+            times.sort_by(f64::total_cmp);
+            let middle = times.get(times.len() / 2).copied();
+            middle.ok_or_else(|| Error::Invalid("no block was measured".into()))
+        };
+        Ok(BlockTime {
+            forward_flops: self.forward_flops,
+            forward_seconds: median(self.forward)?,
+            backward_seconds: median(self.backward)?,
+            score_bytes: self.score_bytes,
+            weight_bytes: self.weight_bytes,
+            load_seconds: median(self.load)?,
+        })
+    }
+}
+
+/// Number of CUDA devices that libtorch sees.
+pub fn cuda_devices() -> i64 {
+    if tch::Cuda::is_available() { tch::Cuda::device_count() } else { 0 }
 }
 
 /// Bytes a second of copies to the compute device and back; `None` where it computes in the host's memory.
@@ -184,33 +237,23 @@ fn block(hidden: u32, heads: u32, dtype: DType, device: tch::Device) -> Result<B
 pub fn copies(compute: &str) -> Result<Option<(f64, f64)>> {
     const BYTES: i64 = 64 << 20;
     let device = parse_device(compute)?;
-    if device == tch::Device::Cpu {
-        return Ok(None);
-    }
+    let tch::Device::Cuda(index) = device else { return Ok(None) };
     let torch = |error| Error::torch("a copy that is measured", &error);
     let make = |device| Tensor::f_zeros([BYTES], (Kind::Uint8, device)).map_err(torch);
     let (mut host, mut far) = (make(tch::Device::Cpu)?, make(device)?);
-    let (mut down, mut up) = (Vec::new(), Vec::new());
-    for _ in 0..9 {
-        down.push(timed(device, || far.f_copy_(&host).map(|_| ()).map_err(torch))?.1);
-        up.push(timed(device, || host.f_copy_(&far).map(|_| ()).map_err(torch))?.1);
-    }
-    Ok(Some((BYTES as f64 / median(down), BYTES as f64 / median(up))))
-}
-
-/// The result of `work`, and the seconds until `device` has finished it.
-fn timed<T>(device: tch::Device, work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
-    let begin = Instant::now();
-    let result = work()?;
-    if let tch::Device::Cuda(index) = device {
-        tch::Cuda::synchronize(index as i64);
-    }
-    Ok((result, begin.elapsed().as_secs_f64()))
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(0.0)
+    let rate = |to: &mut Tensor, from: &Tensor| -> Result<f64> {
+        let mut best = f64::INFINITY;
+        for _ in 0..9 {
+            let begin = Instant::now();
+            to.f_copy_(from).map_err(torch)?;
+            tch::Cuda::synchronize(index as i64);
+            best = best.min(begin.elapsed().as_secs_f64());
+        }
+        Ok(BYTES as f64 / best)
+    };
+    let down = rate(&mut far, &host)?;
+    let up = rate(&mut host, &far)?;
+    Ok(Some((down, up)))
 }
 
 #[cfg(test)]
@@ -219,10 +262,14 @@ mod tests {
 
     #[test]
     fn wider_blocks_have_more_operations_and_take_time() {
-        let device = parse_device("cpu").unwrap();
-        let [small, large] = [32, 64].map(|width| block(width, 1, DType::Fp32, device).unwrap());
+        let root = tempfile::tempdir().unwrap();
+        let text = root.path().join("text.txt");
+        std::fs::write(&text, "some text\n".repeat(200)).unwrap();
+        let probe = Probe { compute: "cpu", dtype: DType::Fp32, threads: 1, text: &text };
+        let [small, large] = [32, 64].map(|width| probe.block(width, 1).unwrap());
         assert!(large.forward_flops > 2 * small.forward_flops);
         assert!(small.forward_seconds > 0.0 && small.backward_seconds > 0.0);
         assert!(large.weight_bytes > small.weight_bytes && large.load_seconds > 0.0);
+        assert_eq!(small.score_bytes, 4 * 8 * 128 * 128);
     }
 }

@@ -5,7 +5,7 @@ mod host;
 mod merge;
 mod storage;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use nearfield_sim::fabric::{Drive, Host, Positive};
@@ -29,6 +29,11 @@ impl Calibration {
     pub fn new(drives: &[PathBuf], threads: usize) -> anyhow::Result<Self> {
         let storage = storage::Storage::new(drives)?;
         Ok(Self { storage, threads, drives: Vec::new(), hosts: Vec::new() })
+    }
+
+    /// A directory for files of other measurements, removed in the end.
+    pub fn directory(&self) -> &Path {
+        self.storage.directory()
     }
 
     /// Measures everything once more.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use nearfield_runtime::Result;
-use nearfield_runtime::io::{DriveFile, IoEngine, IoOptions, OpenMode};
+use nearfield_runtime::io::{BlockDevice, DriveFile, IoEngine, IoOptions, OpenMode};
 use nearfield_runtime::memory::{Arena, Region};
 use nearfield_sim::fabric::{Drive, Positive, SizePoint};
 
@@ -202,7 +202,7 @@ pub(super) struct Storage {
     /// Disks behind the drives, where they share some.
     disks: Option<u32>,
     /// Removes the files in the end.
-    _scratch: Vec<ScratchDirectory>,
+    scratch: Vec<ScratchDirectory>,
 }
 
 impl Storage {
@@ -210,16 +210,25 @@ impl Storage {
         let scratch = ScratchDirectory::in_each(drives)?;
         let mut disks = BTreeSet::new();
         for one in &scratch {
-            let metadata = std::fs::metadata(one.path())
-                .with_context(|| format!("cannot look at {}", one.path().display()))?;
-            disks.insert(metadata.dev());
+            let look = || format!("cannot look at {}", one.path().display());
+            // Partitions of one disk are one disk; what is on none is told apart by its file system.
+            let name = match BlockDevice::of(one.path()).with_context(look)? {
+                Some(device) => device.disks.join("+"),
+                None => std::fs::metadata(one.path()).with_context(look)?.dev().to_string(),
+            };
+            disks.insert(name);
         }
         let first = scratch.first().context("calibration needs at least one --drive")?;
         Ok(Self {
             probe: Probe::new(first.path())?,
             disks: (disks.len() < drives.len()).then_some(disks.len() as u32),
-            _scratch: scratch,
+            scratch,
         })
+    }
+
+    pub fn directory(&self) -> &Path {
+        // There is a first: it holds the probe's files.
+        self.scratch.first().map_or(Path::new("."), ScratchDirectory::path)
     }
 
     /// Measures once.

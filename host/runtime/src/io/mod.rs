@@ -9,6 +9,7 @@
 //! # Ok::<(), nearfield_runtime::Error>(())
 //! ```
 
+mod block;
 mod engine;
 mod faults;
 mod file;
@@ -19,6 +20,7 @@ mod uring;
 
 pub mod limit;
 
+pub use block::BlockDevice;
 pub use engine::{Backend, IoEngine, IoOptions, IoStats};
 pub use faults::{FaultAction, FaultOperation, FaultRule, Faults};
 pub(crate) use file::free_bytes;
