@@ -83,6 +83,11 @@ fn a_simulated_step_is_one_json_object_a_combination() {
         (&["--model", "flat:1e9"], &["no number of parameters"]),
         (&["--chart", "x.pdf"], &[".svg or .png"]),
         (&["--sweep", "drive=1"], &["keys are drives"]),
+        (&["--sweep", "seq=8", "--sweep", "seq=9"], &["given twice"]),
+        (&["--topk-keep", "nan"], &["--topk-keep NaN", "above 0"]),
+        (&["--drives", "-1"], &["'-1' for '--drives"]),
+        (&["--model", "no/config.json"], &["no such file"]),
+        (&["--gpus", "2", "--chakra", "x"], &["use --gpus 1"]),
     ] {
         failed_with(&simulate(words), wanted);
     }
@@ -136,6 +141,19 @@ fn one_combination_names_its_bottleneck_and_what_would_relieve_it() {
         assert!(unlimited <= twice * 1.001 && twice <= total * 1.001, "{relief}");
     }
     assert!(what_if[0]["unlimited_seconds"].as_f64().unwrap() < total);
+    // The baseline's uplink: what-if is what a faster one in the description gives.
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("faster.toml");
+    let fabric = include_str!("../sim/fabrics/smartssd-falcon.toml");
+    std::fs::write(&file, fabric.replace("= 8e9\n", "= 16e9\n")).unwrap();
+    let base = ["--drives", "6", "--json", "--what-if", "--system", "base"];
+    let line: Value = serde_json::from_slice(&simulate(&base).stdout).unwrap();
+    assert_eq!(line["bottleneck"], "uplink");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfield"));
+    command.args(["simulate", "--gpu", "a5000", "--fabric"]).arg(&file).args(base);
+    let faster: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+    let [twice, edited] = [&line["what_if"][0]["twice_seconds"], &faster["total_seconds"]];
+    assert!((twice.as_f64().unwrap() / edited.as_f64().unwrap() - 1.0).abs() < 1e-9);
     let text = simulate(&["--model", "gpt2-1.16b", "--drives", "6"]);
     let text = String::from_utf8(text.stdout).unwrap();
     for wanted in ["Most memory at a time", "Price 61400 USD", "The bottleneck is"] {

@@ -179,6 +179,19 @@ fn what_is_wrong_is_named_with_its_line_and_key() {
             "itself",
         ),
         (
+            r#"between = ["host", "box"]"#,
+            r#"between = ["host", "box", "gpu"]"#,
+            "",
+            "expected two places",
+        ),
+        (
+            r#"alone.links = ["uplink"]"#,
+            r#"alone.links = ["uplink", "uplink"]"#,
+            "topologies.alone.links",
+            "twice",
+        ),
+        ("box = {}", "host = {}\nbox = {}", "switches.host", "another place"),
+        (
             r#"alone.links = ["uplink"]"#,
             r#"alone.links = ["downlink"]"#,
             "topologies.alone.links",
@@ -186,7 +199,8 @@ fn what_is_wrong_is_named_with_its_line_and_key() {
         ),
     ] {
         let text = error(from, to);
-        let place = format!("{}, {key}", line(from));
+        // Errors of syntax have a column where others have a key.
+        let place = format!("{}, {}", line(from), if key.is_empty() { "column" } else { key });
         assert!(text.contains(&place) && text.contains(what), "{text}");
     }
     let fabric = Fabric::parse(BOX).unwrap();

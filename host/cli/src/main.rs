@@ -8,6 +8,7 @@ mod train;
 mod validate;
 mod values;
 
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -46,13 +47,18 @@ fn main() -> ExitCode {
     // A reader that closes the pipe (`nearfield … | head`) ends this program, as it does others.
     // SAFETY: sets a disposition before any thread exists.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    end_where_output_cannot_be_written();
     let cli = Cli::parse();
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("NEARFIELD_LOG")
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")),
+                // The converter of charts warns of shapes without height, such as a phase that takes no time.
+                .unwrap_or_else(|_| {
+                    tracing_subscriber::EnvFilter::new("warn,usvg=error,resvg=error")
+                }),
         )
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .without_time()
         .init();
@@ -69,6 +75,22 @@ fn main() -> ExitCode {
         eprintln!("error: {}", message(&error));
         ExitCode::FAILURE
     })
+}
+
+/// Output to a full disk is an error like others, and not a defect of this program.
+fn end_where_output_cannot_be_written() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let payload = info.payload();
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or_default();
+        if let Some(reason) = text.strip_prefix("failed printing to stdout: ") {
+            // Standard error may be there still.
+            let _ = writeln!(std::io::stderr(), "error: cannot write the output: {reason}");
+            std::process::exit(1);
+        }
+        usual(info);
+    }));
 }
 
 /// The error and its causes, without those that an error has already said.

@@ -54,11 +54,13 @@ struct Factors {
     compute: f64,
     gather: f64,
     kernel: f64,
+    /// Of drives: what a lone transfer waits.
+    latency: f64,
 }
 
 impl Default for Factors {
     fn default() -> Self {
-        Self { compute: 1.0, gather: 1.0, kernel: 1.0 }
+        Self { compute: 1.0, gather: 1.0, kernel: 1.0, latency: 1.0 }
     }
 }
 
@@ -172,16 +174,31 @@ impl FabricCosts {
         (bytes > 0 && !self.gpu.in_host_memory).then(|| bytes as f64 * devices / rate)
     }
 
-    /// The same machine with all links or engines of one kind `factor` times as fast.
+    /// The part of the machine that a kind of link belongs to: both directions of a link and what they do together, or
+    /// all that a drive does. Only a whole part can be replaced by a faster one.
+    pub fn part(group: &str) -> &str {
+        match group {
+            "disk.media" | "drive.read" | "drive.write" | "drive.time" => "drive",
+            peer if peer.starts_with("drive.peer") => "drive.peer",
+            other => other.split(" to ").next().unwrap_or(other),
+        }
+    }
+
+    /// The same machine with one part, or one kind of engine, `factor` times as fast: the part to which `group` belongs.
     #[must_use]
     pub fn faster(&self, group: &str, factor: f64) -> Self {
+        let part = Self::part(group);
         let mut faster = self.clone();
         for (link, of) in faster.links.iter_mut().zip(&self.groups) {
-            if of == group {
+            // What two directions do together is counted in seconds of one: twice as fast is twice as many.
+            if Self::part(of) == part {
                 link.capacity *= factor;
             }
         }
-        let Factors { compute, gather, kernel } = &mut faster.factors;
+        if part == "drive" {
+            faster.factors.latency *= factor;
+        }
+        let Factors { compute, gather, kernel, .. } = &mut faster.factors;
         match group {
             "gpu.compute" => *compute *= factor,
             "host.gather" => *gather *= factor,
@@ -210,6 +227,11 @@ impl FabricCosts {
             self.fabric.fits(&key, memory, needed, &place.to_string())?;
         }
         Ok(())
+    }
+
+    /// The description that these costs come from.
+    pub const fn fabric(&self) -> &Fabric {
+        &self.fabric
     }
 
     /// Whether what lies in `place` lies in the host's memory on this machine.
@@ -276,7 +298,8 @@ impl FabricCosts {
             }
         }
         let far = self.add_route(from, to, bytes, &mut route)?;
-        Ok(Cost { seconds: latency.max(0.0) + far, bytes, route })
+        let latency = latency.max(0.0) / self.factors.latency;
+        Ok(Cost { seconds: latency + far, bytes, route })
     }
 
     /// A flush waits for what is in flight on its drive, and holds up what comes after it.

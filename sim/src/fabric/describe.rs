@@ -173,6 +173,7 @@ pub struct Switch {
 #[serde(deny_unknown_fields)]
 pub struct LinkDescription {
     /// `host`, `gpu`, `drive`, `local`, or a switch.
+    #[serde(deserialize_with = "two")]
     pub between: [String; 2],
     /// From the first place to the second; without it the link itself is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -189,6 +190,13 @@ pub struct LinkDescription {
     /// Share of the rates that transfers of a size reach; without it all do fully.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub efficiency: Vec<SharePoint>,
+}
+
+/// Two names; the type of a pair would let a third one pass.
+fn two<'de, D: serde::Deserializer<'de>>(from: D) -> Result<[String; 2], D::Error> {
+    let names = Vec::<String>::deserialize(from)?;
+    let count = names.len();
+    names.try_into().map_err(|_| serde::de::Error::invalid_length(count, &"two places"))
 }
 
 /// A way to put the machine together.

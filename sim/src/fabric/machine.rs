@@ -230,8 +230,17 @@ pub(super) fn check(fabric: &Fabric) -> Result<(), Error> {
             return Err(fabric.error(&["links", name, "between"], "joins a place with itself"));
         }
     }
+    for name in fabric.switches.keys() {
+        if matches!(name.as_str(), "host" | "gpu" | "drive" | "local") {
+            return Err(fabric.error(&["switches", name], "is the name of another place"));
+        }
+    }
     for (name, topology) in &fabric.topologies {
-        for link in &topology.links {
+        for (index, link) in topology.links.iter().enumerate() {
+            if topology.links[..index].contains(link) {
+                let message = format!("names the link {link:?} twice");
+                return Err(fabric.error(&["topologies", name, "links"], &message));
+            }
             if !fabric.links.contains_key(link) {
                 let links: Vec<&str> = fabric.links.keys().map(String::as_str).collect();
                 let message = format!("there is no link {link:?}; links are {}", links.join(", "));

@@ -2,6 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Beyond these, times are no numbers any more.
+const LEAST: f64 = 1e-15;
+const MOST: f64 = 1e30;
+
 /// A finite number above 0.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
@@ -18,11 +22,13 @@ impl TryFrom<f64> for Positive {
     type Error = String;
 
     fn try_from(value: f64) -> Result<Self, String> {
-        if value.is_finite() && value > 0.0 {
-            Ok(Self(value))
-        } else {
-            Err(format!("{value} is not a number above 0"))
+        if !(value.is_finite() && value > 0.0) {
+            return Err(format!("{value} is not a number above 0"));
         }
+        if !(LEAST..=MOST).contains(&value) {
+            return Err(format!("{value:e} is not between {LEAST:e} and {MOST:e}"));
+        }
+        Ok(Self(value))
     }
 }
 

@@ -38,8 +38,13 @@ pub fn findings(drives: &[PathBuf], measure: bool) -> Vec<Finding> {
     for (number, drive) in drives.iter().enumerate() {
         let name = format!("drive {number}");
         if !drive.is_dir() {
+            let remedy = if drive.exists() {
+                "give a directory on the drive"
+            } else {
+                "make it, or mount the drive there"
+            };
             let found = format!("{} is no directory", drive.display());
-            findings.push(Finding::failure(&name, found, "make it, or mount the drive there"));
+            findings.push(Finding::failure(&name, found, remedy));
             continue;
         }
         findings.push(file_system(&name, drive));

@@ -143,6 +143,8 @@ impl Case {
             let text = std::fs::read_to_string(path)
                 .with_context(|| format!("cannot read the model {}", path.display()))?;
             ModelShape::from_config(&self.model, &text)?
+        } else if self.model.contains('/') || self.model.ends_with(".json") {
+            bail!("--model {}: there is no such file", path.display());
         } else {
             ModelShape::named(&self.model)?
         };
@@ -163,6 +165,9 @@ impl Case {
             if value == 0 {
                 bail!("{flag} must be at least 1");
             }
+        }
+        if !(self.topk_keep > 0.0 && self.topk_keep <= 1.0) {
+            bail!("--topk-keep {} must be above 0 and at most 1 (0.01 keeps 1 %)", self.topk_keep);
         }
         let model = self.model()?;
         let options = self.options();

@@ -23,6 +23,8 @@ const LINES: [RGBColor; 6] = [
 /// Panels beside each other.
 const PANELS: usize = 5;
 const WIDTH: u32 = 1200;
+/// Pixels of a letter of a label.
+const LETTER: usize = 7;
 const BARS_HEIGHT: u32 = 320;
 const LINES_HEIGHT: u32 = 340;
 
@@ -85,7 +87,11 @@ fn arrange(outcomes: &[Outcome]) -> Result<Chart<'_>> {
     for (index, (name, value)) in keys(first).into_iter().enumerate() {
         if outcomes.iter().all(|outcome| keys(outcome)[index].1 == value) {
             if matches!(name, "model" | "GPU" | "drives" | "system") {
-                same.push(if name == "drives" { format!("{value} drives") } else { value });
+                same.push(match (name, value.as_str()) {
+                    ("drives", "1") => "1 drive".to_owned(),
+                    ("drives", count) => format!("{count} drives"),
+                    _ => value,
+                });
             }
         } else if name != "system" {
             varying.push((index, name));
@@ -125,7 +131,7 @@ fn draw_svg<'a>(svg: &'a mut String, size: (u32, u32), chart: &Chart) -> Drawn<'
     let (upper, lower) = root.split_vertically(rows as u32 * BARS_HEIGHT - 30);
     let columns = chart.series.len().min(PANELS);
     let most = chart.series.iter().flat_map(|series| &series.outcomes);
-    let most = most.map(|outcome| outcome.total_seconds).fold(0.0, f64::max) * 1.05;
+    let most = most.map(|outcome| outcome.total_seconds).fold(0.0, f64::max) * 1.3;
     let panels = upper.split_evenly((rows, columns));
     for (index, (panel, series)) in panels.iter().zip(&chart.series).enumerate() {
         bars(panel, chart, series, most, index == 0)?;
@@ -137,11 +143,14 @@ fn draw_svg<'a>(svg: &'a mut String, size: (u32, u32), chart: &Chart) -> Drawn<'
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
-/// The label of a point, on the x axis.
-fn at(chart: &Chart, x: f64) -> String {
-    let close = (x - x.round()).abs() < 0.01;
-    let label = chart.x_labels.get(x.round() as usize).filter(|_| close && x > -0.1);
-    label.cloned().unwrap_or_default()
+/// The label of a point, on an x axis of so many pixels; some are left out where they would not fit.
+fn at(chart: &Chart, x: f64, pixels: usize) -> String {
+    let longest = chart.x_labels.iter().map(String::len).max().unwrap_or(1);
+    let fit = (pixels / (longest * LETTER + LETTER)).max(1);
+    let every = chart.x_labels.len().div_ceil(fit).max(1);
+    let index = x.round() as usize;
+    let shown = (x - x.round()).abs() < 0.01 && x > -0.1 && index.is_multiple_of(every);
+    chart.x_labels.get(index).filter(|_| shown).cloned().unwrap_or_default()
 }
 
 fn bars<'a>(
@@ -163,7 +172,7 @@ fn bars<'a>(
         .disable_x_mesh()
         .light_line_style(WHITE)
         .x_labels(2 * points + 1)
-        .x_label_formatter(&|x| at(chart, *x))
+        .x_label_formatter(&|x| at(chart, *x, WIDTH as usize / chart.series.len().min(PANELS) - 60))
         .x_desc(&chart.x_name)
         .y_desc("seconds of a step")
         .draw()?;
@@ -237,7 +246,7 @@ fn lines<'a>(area: &Area<'a>, chart: &Chart) -> Drawn<'a> {
         .configure_mesh()
         .light_line_style(WHITE)
         .x_labels(2 * count + 1)
-        .x_label_formatter(&|x| at(chart, *x))
+        .x_label_formatter(&|x| at(chart, *x, WIDTH as usize - 90))
         .x_desc(&chart.x_name)
         .y_desc(over)
         .draw()?;

@@ -9,7 +9,7 @@ mod sweep;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nearfield_bench::values::named;
 use nearfield_runtime::types::{DType, Optimizer};
 use nearfield_sim::fabric::Fabric;
@@ -36,6 +36,7 @@ the drive, the GPU waits while gradients leave it, and sorts them); nearfield is
 
 /// Flags of `nearfield simulate`.
 #[derive(Debug, Clone, clap::Args)]
+#[command(allow_negative_numbers = true)]
 pub struct SimulateArgs {
     /// The machine: a name (smartssd-falcon, server-2026, desktop) or a file, as `nearfield calibrate` writes it
     #[arg(long, value_name = "NAME|FILE")]
@@ -113,6 +114,12 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
     if let Some(path) = &args.chart {
         chart::check(path)?;
     }
+    if let (Some(_), Some(last)) = (&args.chakra, cases.last().filter(|last| last.gpus > 1)) {
+        let gpus = last.gpus;
+        bail!(
+            "--chakra with --gpus {gpus}: such traces have no edges between devices; use --gpus 1"
+        );
+    }
     let mut last_error = None;
     let mut results = Vec::new();
     for (index, case) in cases.iter().enumerate() {
@@ -121,8 +128,9 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
                 Ok(found) => found,
                 // In a sweep the others are still worth having.
                 Err(error) if cases.len() > 1 => {
-                    eprintln!("left out: {}", crate::message(&error));
-                    last_error = Some(error);
+                    if let Some(earlier) = last_error.replace(error) {
+                        eprintln!("left out: {}", crate::message(&earlier));
+                    }
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -142,8 +150,10 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
         }
         results.push(outcome);
     }
-    if let (true, Some(error)) = (results.is_empty(), last_error) {
-        return Err(error);
+    match last_error {
+        Some(error) if results.is_empty() => return Err(error),
+        Some(error) => eprintln!("left out: {}", crate::message(&error)),
+        None => {}
     }
     if !args.json {
         println!("{}", show::rows(&results));

@@ -74,9 +74,10 @@ pub struct Memory {
     pub drive_bytes: u64,
 }
 
-/// What one kind of link or engine holds up.
+/// What one part of the machine holds up: both directions of a link, all of a drive, an engine.
 #[derive(Debug, Clone, Serialize)]
 pub struct Relief {
+    /// The busiest kind of link or engine of the part.
     pub name: String,
     /// How many times as fast it would have to be for another to be the busiest; 1 where another is.
     pub times_faster: f64,
@@ -208,17 +209,19 @@ fn memory(case: &Case, step: &Step, run: &Run, costs: &FabricCosts) -> Memory {
 }
 
 fn reliefs(step: &Step, costs: &FabricCosts, utilisation: &[Busy]) -> Result<Vec<Relief>> {
-    let mut reliefs = Vec::new();
-    for (index, busy) in utilisation.iter().enumerate() {
-        if busy.share < LEAST_SHARE {
-            break;
+    let mut reliefs: Vec<Relief> = Vec::new();
+    for busy in utilisation.iter().take_while(|busy| busy.share >= LEAST_SHARE) {
+        let part = FabricCosts::part(&busy.name);
+        if reliefs.iter().any(|other| FabricCosts::part(&other.name) == part) {
+            continue;
         }
         let seconds =
             |factor: f64| anyhow::Ok(step.run(&costs.faster(&busy.name, factor))?.seconds());
-        let next = utilisation.get(1).map_or(busy.seconds, |next| next.seconds);
+        let next = utilisation.iter().find(|other| FabricCosts::part(&other.name) != part);
+        let next = next.map_or(busy.seconds, |next| next.seconds);
         reliefs.push(Relief {
             name: busy.name.clone(),
-            times_faster: if index == 0 { busy.seconds / next } else { 1.0 },
+            times_faster: (busy.seconds / next).max(1.0),
             twice_seconds: seconds(2.0)?,
             unlimited_seconds: seconds(UNLIMITED)?,
         });

@@ -7,32 +7,45 @@ use comfy_table::Cell;
 use super::outcome::Outcome;
 use crate::values::{human_bytes, right, table};
 
+/// Name of a column, and its text.
+type Column = (&'static str, fn(&Outcome) -> String);
+
+/// Columns that a table has only where their values differ.
+const EXTRA: [Column; 5] = [
+    ("topology", |outcome| outcome.topology.clone()),
+    ("optimizer", |outcome| outcome.optimizer.name().to_owned()),
+    ("kept", |outcome| outcome.topk_keep.to_string()),
+    ("batch", |outcome| outcome.batch.to_string()),
+    ("seq", |outcome| outcome.seq.to_string()),
+];
+
 /// One row a combination.
 pub fn rows(outcomes: &[Outcome]) -> String {
-    let mut table = table(&[
-        "model",
-        "GPU",
-        "drives",
-        "system",
-        "forward",
-        "backward",
-        "update",
-        "total, s",
-        "speed-up",
-        "bottleneck",
-    ]);
+    // What a sweep changes beside the usual.
+    let extra: Vec<(&str, Vec<String>)> = EXTRA
+        .iter()
+        .map(|(name, of)| (*name, outcomes.iter().map(of).collect::<Vec<_>>()))
+        .filter(|(_, values)| values.iter().any(|value| *value != values[0]))
+        .collect();
+    let mut header = vec!["model", "GPU", "drives", "system"];
+    header.extend(extra.iter().map(|(name, _)| *name));
+    header.extend(["forward", "backward", "update", "total, s", "speed-up", "bottleneck"]);
+    let mut table = table(&header);
     let first = outcomes.first().map_or(0.0, |outcome| outcome.total_seconds);
-    for outcome in outcomes {
+    for (index, outcome) in outcomes.iter().enumerate() {
         let seconds = |value: f64| right(format!("{value:.2}"));
         let gpu = match outcome.gpus {
             1 => outcome.gpu.clone(),
             count => format!("{count} x {}", outcome.gpu),
         };
-        table.add_row([
+        let mut row = vec![
             Cell::new(&outcome.model),
             Cell::new(gpu),
             right(outcome.drives.to_string()),
             Cell::new(outcome.system.name()),
+        ];
+        row.extend(extra.iter().map(|(_, values)| Cell::new(&values[index])));
+        row.extend([
             seconds(outcome.forward_seconds),
             seconds(outcome.backward_seconds),
             seconds(outcome.update_seconds),
@@ -40,6 +53,7 @@ pub fn rows(outcomes: &[Outcome]) -> String {
             right(format!("{:.2}", first / outcome.total_seconds)),
             Cell::new(&outcome.bottleneck),
         ]);
+        table.add_row(row);
     }
     table.to_string()
 }
@@ -79,7 +93,9 @@ pub fn details(outcome: &Outcome) -> String {
         "\n{:<24}{:>10}{:>9}{:>22}{:>16}",
         "Busiest", "seconds", "share", "step if twice as fast", "if unlimited"
     );
-    for (busy, relief) in outcome.utilisation.iter().zip(&outcome.what_if).take(8) {
+    for relief in outcome.what_if.iter().take(8) {
+        let busy = outcome.utilisation.iter().find(|busy| busy.name == relief.name);
+        let Some(busy) = busy else { continue };
         let _ = writeln!(
             text,
             "  {:<22}{:>10.2}{:>7.0} %{:>20.2} s{:>14.2} s",
@@ -90,12 +106,11 @@ pub fn details(outcome: &Outcome) -> String {
             relief.unlimited_seconds
         );
     }
-    if let ([first, second, ..], Some(relief)) = (&outcome.utilisation[..], outcome.what_if.first())
-    {
+    if let [first, second, ..] = &outcome.what_if[..] {
         let _ = writeln!(
             text,
             "\nThe bottleneck is {}; {:.2} times as fast, it would be busy as long as {}.",
-            first.name, relief.times_faster, second.name
+            first.name, first.times_faster, second.name
         );
     }
     text

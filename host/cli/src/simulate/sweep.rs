@@ -27,6 +27,7 @@ const KEYS: [&str; 10] = [
 /// All combinations that `args` asks for; later keys change fastest.
 pub fn cases(args: &SimulateArgs) -> Result<Vec<Case>> {
     let mut cases = vec![Case::from(args)];
+    let mut swept = Vec::new();
     for sweep in &args.sweep {
         let (key, values) = sweep
             .split_once('=')
@@ -34,6 +35,10 @@ pub fn cases(args: &SimulateArgs) -> Result<Vec<Case>> {
         if !KEYS.contains(&key) {
             bail!("--sweep {key}: keys are {}", KEYS.join(", "));
         }
+        if swept.contains(&key) {
+            bail!("--sweep {key} is given twice; give all its values at once");
+        }
+        swept.push(key);
         let values = expand(key, values)?;
         if cases.len() * values.len() > MOST {
             bail!("--sweep: more than {MOST} combinations");

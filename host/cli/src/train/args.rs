@@ -177,8 +177,8 @@ pub struct TrainArgs {
     /// Most elements of a subgroup, the unit that is read, updated and written [default: 40000000]
     #[arg(long, value_name = "ELEMENTS", help_heading = "State on drives")]
     pub subgroup_size: Option<u64>,
-    /// flat-equal (equal shares, tensors may be split) or subgroup-rr (whole tensors, dealt in turn)
-    /// [default: flat-equal]
+    /// equal-rr (equal pieces, dealt in turn), flat-equal (one equal share each) or subgroup-rr (whole tensors, dealt in
+    /// turn) [default: equal-rr]
     #[arg(long, value_parser = named::<Placement>, value_name = "NAME", help_heading = "State on drives")]
     pub placement: Option<Placement>,
     /// How weights come back: fp16-local (working precision, from device memory) or fp32-storage (master

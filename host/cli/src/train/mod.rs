@@ -69,6 +69,7 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
     let virtual_time = args.device == Some(DeviceKind::Virtual);
     if let Some(machine) = machine {
         if virtual_time {
+            predict::check_memory(&machine, &trainer)?;
             trainer.run_in_virtual_time(Arc::new(machine));
         } else {
             predicted = Some(predict::predict(&machine, &trainer)?);

@@ -1,6 +1,7 @@
 //! Times that a description of this machine predicts for the graphs of a run.
 
 use anyhow::{Result, ensure};
+use nearfield_runtime::graph::Place;
 use nearfield_sim::VirtualExecutor;
 use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
 use nearfield_techniques::offload::plan::gradient::MicroStep;
@@ -60,4 +61,27 @@ pub fn predict(executor: &VirtualExecutor<FabricCosts>, trainer: &Trainer) -> Re
     add(GraphKind::Gradient(MicroStep::Offload), 1.0)?;
     add(GraphKind::Update, 1.0)?;
     Ok(predicted)
+}
+
+/// Checks that the machine described holds what the run needs.
+pub fn check_memory(executor: &VirtualExecutor<FabricCosts>, trainer: &Trainer) -> Result<()> {
+    let costs = executor.costs();
+    let kinds = [GraphKind::Gradient(MicroStep::Offload), GraphKind::Update];
+    for kind in kinds {
+        let graph = trainer.graph(kind);
+        costs.check_memory(graph, &executor.simulate(graph)?.timeline)?;
+    }
+    let budget = trainer.engine().budget();
+    let beside: u64 = match costs.in_host_memory(Place::Local(0)) {
+        true => 0,
+        false => budget.device_local_bytes.iter().sum(),
+    };
+    let fabric = costs.fabric();
+    fabric.check_host(budget.total_bytes() - beside + trainer.accumulator_bytes())?;
+    for drive in &trainer.options().drives {
+        let files = std::fs::read_dir(drive)?.flatten();
+        let bytes = files.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
+        fabric.check_capacity(bytes)?;
+    }
+    Ok(())
 }

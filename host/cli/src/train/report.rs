@@ -132,7 +132,8 @@ pub fn tables(report: &Value, usage: &[ResourceUse]) -> String {
             cell(bytes),
         ]);
     }
-    let mut phases = table(&["phase, seconds", "predicted", "measured"]);
+    let clock = if report["clock"] == "virtual" { "virtual" } else { "measured" };
+    let mut phases = table(&["phase, seconds", "predicted", clock]);
     for (name, seconds) in report["phase_seconds"].as_object().into_iter().flatten() {
         let cell = |seconds: &Value| {
             right(seconds.as_f64().map_or_else(|| "-".into(), |seconds| format!("{seconds:.3}")))

@@ -22,7 +22,8 @@ impl Config<'_> {
     /// The first of `keys` that is there.
     fn need(&self, keys: &[&str]) -> Result<u64> {
         self.number(keys).ok_or_else(|| {
-            Error::Invalid(format!("{}: {} is missing or no whole number", self.name, keys[0]))
+            let keys = keys.join(" or ");
+            Error::Invalid(format!("{}: {keys} is missing or no whole number", self.name))
         })
     }
 
