@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::output::Output;
 use crate::scratch::ScratchDirectory;
-use crate::values::{bytes, median};
+use crate::values::{bytes, fill, median};
 
 /// Bytes of one call to the engine, of the order of a subgroup's variable.
 const CALL_BYTES: u64 = 64 << 20;
@@ -80,9 +80,7 @@ impl Drive {
         };
         let (source, target) = (create("source")?, create("target")?);
         let mut buffers = [arena.allocate(CALL_BYTES)?, arena.allocate(CALL_BYTES)?];
-        for (index, byte) in buffers[1].iter_mut().enumerate() {
-            *byte = (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[7];
-        }
+        fill(&mut buffers[1]);
         let drive = Self { engine, source, target, buffers, bytes };
         for file in [&drive.source, &drive.target] {
             drive.write(file, &drive.buffers[1])?;

@@ -8,7 +8,7 @@ use nearfield_runtime::io::{Direct, IoEngine, IoOptions, OpenMode};
 use nearfield_runtime::memory::Arena;
 
 use crate::scratch::ScratchDirectory;
-use crate::values::median;
+use crate::values::{fill, median};
 
 /// Bytes that are written and read.
 const BYTES: u64 = 512 << 20;
@@ -64,9 +64,7 @@ pub fn speed(drive: &Path) -> Result<Speed> {
     let arena = Arena::new("probe", TRANSFER, false)?;
     engine.register(&[&arena])?;
     let mut buffer = arena.allocate(TRANSFER)?;
-    for (index, byte) in buffer.iter_mut().enumerate() {
-        *byte = (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[7];
-    }
+    fill(&mut buffer);
     let offsets = || (0..BYTES).step_by(TRANSFER as usize);
     // The first pass allocates the file's blocks.
     offsets().try_for_each(|offset| engine.write(&file, offset, &buffer))?;

@@ -88,6 +88,13 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     text.parse::<Bytes>().map(u64::from)
 }
 
+/// Bytes that no drive can compress much, the same each time.
+pub fn fill(bytes: &mut [u8]) {
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[7];
+    }
+}
+
 /// The middle value; the mean of both for an even number of them, 0 without any.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use nearfield_bench::calibrate::{self, Calibration};
+use nearfield_bench::calibrate::{self, Calibration, positive};
 use nearfield_bench::values::{median, named, thread_count};
 use nearfield_runtime::types::DType;
 use nearfield_sim::fabric::{Fabric, Gpu, LinkDescription, Positive, WorkPoint};
@@ -65,8 +65,7 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     let copies = measure::copies(args.compute.device())?;
     if copies.is_none() {
         // The copies of a step make tensors of what they copy: slower than moving bytes.
-        host.copy_bytes_per_second =
-            Positive::try_from(median(&loads)).map_err(anyhow::Error::msg)?;
+        host.copy_bytes_per_second = positive(median(&loads))?;
     }
     let gpu = Gpu {
         count_max: None,
@@ -74,7 +73,7 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
         in_host_memory: copies.is_none(),
         price_usd: None,
         score_bytes_per_second: (!scores.is_empty())
-            .then(|| Positive::try_from(median(&scores)).map_err(anyhow::Error::msg))
+            .then(|| positive(median(&scores)))
             .transpose()?,
         kernels: BTreeMap::new(),
         forward: calibrate::work(&forward)?,
@@ -82,8 +81,7 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     };
     let mut links = BTreeMap::from([("nvme".to_owned(), link("drive", None, None))]);
     if let Some((down, up)) = copies {
-        let rate = |value| Positive::try_from(value).map_err(anyhow::Error::msg);
-        links.insert("gpu".to_owned(), link("gpu", Some(rate(up)?), Some(rate(down)?)));
+        links.insert("gpu".to_owned(), link("gpu", Some(positive(up)?), Some(positive(down)?)));
     }
     let gpus = BTreeMap::from([(args.compute.device().to_owned(), gpu)]);
     let fabric = Fabric::new(&args.name, host, gpus, drive, links)?;
@@ -97,7 +95,6 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
 fn rates(blocks: &[BlockTime], of: fn(&BlockTime) -> (u64, f64, f64)) -> Result<Vec<WorkPoint>> {
     let point = |block: &BlockTime| {
         let (flops, passes, seconds) = of(block);
-        let positive = |value| Positive::try_from(value).map_err(anyhow::Error::msg);
         let flops = flops as f64 * passes;
         Ok(WorkPoint { flops: positive(flops)?, flops_per_second: positive(flops / seconds)? })
     };

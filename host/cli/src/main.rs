@@ -2,6 +2,7 @@
 
 mod calibrate;
 mod doctor;
+mod picture;
 mod simulate;
 mod state;
 mod train;

@@ -190,7 +190,7 @@ impl FabricCosts {
         let part = Self::part(group);
         let mut faster = self.clone();
         for (link, of) in faster.links.iter_mut().zip(&self.groups) {
-            // What two directions do together is counted in seconds of one: twice as fast is twice as many.
+            // Also where the unit is seconds: a disk that does two seconds' work in one is twice as fast.
             if Self::part(of) == part {
                 link.capacity *= factor;
             }

@@ -187,6 +187,9 @@ impl Machine {
     }
 }
 
+/// Places that are no switches.
+const PLACES: [&str; 4] = ["host", "gpu", "drive", "local"];
+
 /// Whether a place exists once a drive or once a compute device.
 fn per_member(fabric: &Fabric, end: &str) -> bool {
     match end {
@@ -215,12 +218,12 @@ fn ends(fabric: &Fabric, selection: &Selection, end: &str) -> Option<Vec<Node>> 
 pub(super) fn check(fabric: &Fabric) -> Result<(), Error> {
     for (name, link) in &fabric.links {
         for end in &link.between {
-            let known = matches!(end.as_str(), "host" | "gpu" | "drive" | "local")
-                || fabric.switches.contains_key(end);
+            let known = PLACES.contains(&end.as_str()) || fabric.switches.contains_key(end);
             if !known {
                 let switches: Vec<&str> = fabric.switches.keys().map(String::as_str).collect();
                 let message = format!(
-                    "there is no place {end:?}; places are host, gpu, drive, local and the switches ({})",
+                    "there is no place {end:?}; places are {} and the switches ({})",
+                    PLACES.join(", "),
                     switches.join(", ")
                 );
                 return Err(fabric.error(&["links", name, "between"], &message));
@@ -231,7 +234,7 @@ pub(super) fn check(fabric: &Fabric) -> Result<(), Error> {
         }
     }
     for name in fabric.switches.keys() {
-        if matches!(name.as_str(), "host" | "gpu" | "drive" | "local") {
+        if PLACES.contains(&name.as_str()) {
             return Err(fabric.error(&["switches", name], "is the name of another place"));
         }
     }

@@ -57,7 +57,11 @@ impl Calibration {
     }
 }
 
-fn positive(value: f64) -> anyhow::Result<Positive> {
+/// A measured number.
+///
+/// # Errors
+/// One that is not above 0.
+pub fn positive(value: f64) -> anyhow::Result<Positive> {
     Positive::try_from(value)
         .map_err(|error| anyhow::anyhow!("a measurement has no usable result: {error}"))
 }

@@ -15,7 +15,7 @@ use nearfield_sim::fabric::{Drive, Positive, SizePoint};
 
 use super::positive;
 use crate::scratch::ScratchDirectory;
-use crate::values::median;
+use crate::values::{fill, median};
 
 /// Sizes of calls that are measured.
 const SIZES: [u64; 6] = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
@@ -55,9 +55,7 @@ impl Probe {
         let input = [arena.allocate(size)?, arena.allocate(size)?];
         let mut output = [arena.allocate(size)?, arena.allocate(size)?];
         for region in &mut output {
-            for (index, byte) in region.iter_mut().enumerate() {
-                *byte = (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[7];
-            }
+            fill(region);
         }
         let probe = Self { engine, source, target, input, output, position: 0 };
         for file in [&probe.source, &probe.target] {

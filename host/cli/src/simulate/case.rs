@@ -166,9 +166,6 @@ impl Case {
                 bail!("{flag} must be at least 1");
             }
         }
-        if !(self.topk_keep > 0.0 && self.topk_keep <= 1.0) {
-            bail!("--topk-keep {} must be above 0 and at most 1 (0.01 keeps 1 %)", self.topk_keep);
-        }
         let model = self.model()?;
         let options = self.options();
         let layout = layout(&model.flat, &options, self.drives)?;
@@ -218,15 +215,14 @@ impl Step {
     /// Bytes that are held in the host's memory on the machine of `costs`: for the whole run, but for what a compute
     /// device in that memory needs.
     pub fn host_bytes(&self, costs: &FabricCosts, run: &Run) -> u64 {
-        let near: u64 = self.budget.device_local_bytes.iter().sum();
         let device = if costs.in_host_memory(Place::Gpu(0)) {
             let peaks = self.graphs.iter().zip(&run.simulations);
             peaks.map(|(graph, run)| run.timeline.peak_bytes(graph, Place::Gpu(0))).max()
         } else {
             None
         };
-        let beside = if costs.in_host_memory(Place::Local(0)) { 0 } else { near };
-        self.budget.total_bytes() - beside + self.outputs_bytes + device.unwrap_or(0)
+        let runtime = self.budget.host_bytes(costs.in_host_memory(Place::Local(0)));
+        runtime + self.outputs_bytes + device.unwrap_or(0)
     }
 
     /// Checks that each place's memory holds what the step needs there.

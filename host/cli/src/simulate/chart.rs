@@ -1,21 +1,19 @@
 //! Charts of a sweep: the phases as stacked bars, one panel a system, and speed-ups as lines below.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use plotters::prelude::*;
 
 use super::outcome::Outcome;
+use crate::picture::{BACKWARD, FORWARD, UPDATE, key, legend};
 
-const PHASES: [(&str, RGBColor); 3] = [
-    ("forward", RGBColor(0x4c, 0x78, 0xa8)),
-    ("backward", RGBColor(0xf5, 0x85, 0x18)),
-    ("update", RGBColor(0x54, 0xa2, 0x4b)),
-];
+const PHASES: [RGBColor; 3] = [FORWARD, BACKWARD, UPDATE];
 const LINES: [RGBColor; 6] = [
-    RGBColor(0x4c, 0x78, 0xa8),
-    RGBColor(0xf5, 0x85, 0x18),
-    RGBColor(0x54, 0xa2, 0x4b),
+    FORWARD,
+    BACKWARD,
+    UPDATE,
     RGBColor(0xe4, 0x57, 0x56),
     RGBColor(0x72, 0xb7, 0xb2),
     RGBColor(0xb2, 0x79, 0xa2),
@@ -31,7 +29,8 @@ const LINES_HEIGHT: u32 = 340;
 /// Outcomes that differ only in what lies along the x axis.
 struct Series<'a> {
     name: String,
-    outcomes: Vec<&'a Outcome>,
+    /// With their places on the x axis.
+    outcomes: Vec<(usize, &'a Outcome)>,
 }
 
 /// What is compared: series, and the labels of their points.
@@ -107,15 +106,20 @@ fn arrange(outcomes: &[Outcome]) -> Result<Chart<'_>> {
         x_labels: Vec::new(),
         series: Vec::new(),
     };
+    let mut places = HashMap::new();
     for outcome in outcomes {
         let label = label(outcome);
-        if !chart.x_labels.contains(&label) {
-            chart.x_labels.push(label);
-        }
+        let place = *places.entry(label).or_insert_with_key(|label| {
+            chart.x_labels.push(label.clone());
+            chart.x_labels.len() - 1
+        });
         let name = outcome.system.name();
         match chart.series.iter_mut().find(|series| series.name == name) {
-            Some(series) => series.outcomes.push(outcome),
-            None => chart.series.push(Series { name: name.to_owned(), outcomes: vec![outcome] }),
+            Some(series) => series.outcomes.push((place, outcome)),
+            None => {
+                let outcomes = vec![(place, outcome)];
+                chart.series.push(Series { name: name.to_owned(), outcomes });
+            }
         }
     }
     Ok(chart)
@@ -131,7 +135,7 @@ fn draw_svg<'a>(svg: &'a mut String, size: (u32, u32), chart: &Chart) -> Drawn<'
     let (upper, lower) = root.split_vertically(rows as u32 * BARS_HEIGHT - 30);
     let columns = chart.series.len().min(PANELS);
     let most = chart.series.iter().flat_map(|series| &series.outcomes);
-    let most = most.map(|outcome| outcome.total_seconds).fold(0.0, f64::max) * 1.3;
+    let most = most.map(|(_, outcome)| outcome.total_seconds).fold(0.0, f64::max) * 1.3;
     let panels = upper.split_evenly((rows, columns));
     for (index, (panel, series)) in panels.iter().zip(&chart.series).enumerate() {
         bars(panel, chart, series, most, index == 0)?;
@@ -158,7 +162,7 @@ fn bars<'a>(
     chart: &Chart,
     series: &Series,
     most: f64,
-    legend: bool,
+    with_legend: bool,
 ) -> Drawn<'a> {
     let points = chart.x_labels.len();
     let mut context = ChartBuilder::on(panel)
@@ -176,56 +180,34 @@ fn bars<'a>(
         .x_desc(&chart.x_name)
         .y_desc("seconds of a step")
         .draw()?;
-    for (phase, (name, colour)) in PHASES.into_iter().enumerate() {
-        let rectangles = series.outcomes.iter().filter_map(|outcome| {
-            let x = position(chart, outcome)?;
+    let Some((_, first)) = series.outcomes.first() else { return Ok(()) };
+    for (phase, (colour, (name, _))) in PHASES.into_iter().zip(first.phases()).enumerate() {
+        let rectangles = series.outcomes.iter().map(|(place, outcome)| {
+            let x = *place as f64;
             let seconds = outcome.phases().map(|(_, seconds)| seconds);
             let below: f64 = seconds[..phase].iter().sum();
             let corners = [(x - 0.36, below), (x + 0.36, below + seconds[phase])];
-            Some(Rectangle::new(corners, colour.filled()))
+            Rectangle::new(corners, colour.filled())
         });
-        context
-            .draw_series(rectangles)?
-            .label(name)
-            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], colour.filled()));
+        context.draw_series(rectangles)?.label(name).legend(key(colour));
     }
-    if legend {
-        context
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .background_style(WHITE.mix(0.85))
-            .border_style(BLACK.mix(0.3))
-            .draw()?;
+    if with_legend {
+        legend!(context, UpperRight);
     }
     Ok(())
-}
-
-/// Where an outcome lies on the x axis.
-fn position(chart: &Chart, outcome: &Outcome) -> Option<f64> {
-    let keys = keys(outcome);
-    let names: Vec<&str> = chart.x_name.split(", ").collect();
-    let label = keys.iter().filter(|(name, _)| names.contains(name));
-    let label = label.map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(" ");
-    Some(chart.x_labels.iter().position(|other| *other == label)? as f64)
 }
 
 /// Speed-up over the first series at the same place; with one series, over its first point.
 fn lines<'a>(area: &Area<'a>, chart: &Chart) -> Drawn<'a> {
     let several = chart.series.len() > 1;
-    let reference = |x: f64| {
-        let first = chart.series.first()?;
-        let outcomes = first.outcomes.iter();
-        let found = if several {
-            outcomes.into_iter().find(|outcome| position(chart, outcome) == Some(x))
-        } else {
-            outcomes.into_iter().next()
-        };
-        found.map(|outcome| outcome.total_seconds)
+    let reference = |place: usize| {
+        let mut outcomes = chart.series.first()?.outcomes.iter();
+        let found = outcomes.find(|(other, _)| !several || *other == place);
+        found.map(|(_, outcome)| outcome.total_seconds)
     };
     let points = |series: &Series| -> Vec<(f64, f64)> {
-        let point = |outcome: &&Outcome| {
-            let x = position(chart, outcome)?;
-            Some((x, reference(x)? / outcome.total_seconds))
+        let point = |(place, outcome): &(usize, &Outcome)| {
+            Some((*place as f64, reference(*place)? / outcome.total_seconds))
         };
         series.outcomes.iter().filter_map(point).collect()
     };
@@ -257,12 +239,7 @@ fn lines<'a>(area: &Area<'a>, chart: &Chart) -> Drawn<'a> {
             .label(&series.name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2)));
     }
-    context
-        .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
+    legend!(context, LowerRight);
     Ok(())
 }
 

@@ -6,10 +6,7 @@ use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
 use super::metrics::Line;
-
-const FORWARD: RGBColor = RGBColor(0x4c, 0x78, 0xa8);
-const BACKWARD: RGBColor = RGBColor(0xf5, 0x85, 0x18);
-const UPDATE: RGBColor = RGBColor(0x54, 0xa2, 0x4b);
+use crate::picture::{BACKWARD, FORWARD, UPDATE, key, legend};
 
 /// Writes `path` as SVG.
 pub fn draw(path: &Path, lines: &[Line], title: &str) -> Result<()> {
@@ -64,7 +61,7 @@ fn draw_all<'a>(
             .label("evaluation")
             .legend(key(BACKWARD));
     }
-    legend!(chart);
+    legend!(chart, UpperRight);
 
     // Stacked areas, the tallest first so that the others lie over it.
     let stack = |count: usize| {
@@ -95,25 +92,7 @@ fn draw_all<'a>(
             .label(name)
             .legend(key(colour));
     }
-    legend!(chart);
+    legend!(chart, UpperRight);
     root.present()?;
     Ok(())
 }
-
-fn key(colour: RGBColor) -> impl Fn((i32, i32)) -> Rectangle<(i32, i32)> {
-    move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], colour.filled())
-}
-
-/// The box that says what the colours mean.
-macro_rules! legend {
-    ($chart:expr) => {
-        $chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .background_style(WHITE.mix(0.85))
-            .border_style(BLACK.mix(0.3))
-            .draw()
-            .map_err(|error| error.to_string())?
-    };
-}
-use legend;

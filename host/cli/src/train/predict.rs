@@ -72,12 +72,9 @@ pub fn check_memory(executor: &VirtualExecutor<FabricCosts>, trainer: &Trainer) 
         costs.check_memory(graph, &executor.simulate(graph)?.timeline)?;
     }
     let budget = trainer.engine().budget();
-    let beside: u64 = match costs.in_host_memory(Place::Local(0)) {
-        true => 0,
-        false => budget.device_local_bytes.iter().sum(),
-    };
     let fabric = costs.fabric();
-    fabric.check_host(budget.total_bytes() - beside + trainer.accumulator_bytes())?;
+    let runtime = budget.host_bytes(costs.in_host_memory(Place::Local(0)));
+    fabric.check_host(runtime + trainer.accumulator_bytes())?;
     for drive in &trainer.options().drives {
         let files = std::fs::read_dir(drive)?.flatten();
         let bytes = files.filter_map(|file| Some(file.metadata().ok()?.len())).sum();

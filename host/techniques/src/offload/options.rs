@@ -197,13 +197,13 @@ impl OffloadOptions {
         if self.error_feedback && self.encoder == Encoder::Device {
             return invalid("--error-feedback needs the selection on the host".into());
         }
+        if !(self.topk_keep > 0.0 && self.topk_keep <= 1.0) {
+            return invalid(format!(
+                "--topk-keep {} must be above 0 and at most 1 (0.01 keeps 1 % of the elements)",
+                self.topk_keep
+            ));
+        }
         if self.compressed() {
-            if !(self.topk_keep > 0.0 && self.topk_keep <= 1.0) {
-                return invalid(format!(
-                    "--topk-keep {} must be above 0 and at most 1 (0.01 keeps 1 % of the elements)",
-                    self.topk_keep
-                ));
-            }
             if self.gradient_dtype != DType::Fp32 {
                 return invalid(format!(
                     "--gradient-dtype {} cannot be combined with --system su+o+c, whose kept values travel as fp32; leave it at fp32",

@@ -82,6 +82,12 @@ impl MemoryBudget {
             + self.weight_read_bytes
     }
 
+    /// What of it lies in host memory, where local memory of the devices does or does not.
+    pub fn host_bytes(&self, local_in_host: bool) -> u64 {
+        let local: u64 = self.device_local_bytes.iter().sum();
+        self.total_bytes() - if local_in_host { 0 } else { local }
+    }
+
     /// Everything.
     pub fn total_bytes(&self) -> u64 {
         self.buffers_bytes() + self.weights_bytes + self.residual_bytes + self.state_bytes
