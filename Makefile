@@ -1,6 +1,8 @@
 # Nearfield. `make train` and `make test` work on a fresh Debian machine with Rust and Python 3.
 
 TORCH_VERSION := 2.13.0
+# Only for tests, which compare models with those of transformers.
+TRANSFORMERS_VERSION := 5.24.0
 MDBOOK_VERSION := 0.5.4
 PYTHON ?= python3
 VENV := .venv
@@ -13,7 +15,7 @@ DATA ?=
 ifdef LIBTORCH
 TORCH_READY :=
 else
-TORCH_READY := $(VENV)/.torch-$(TORCH_VERSION)
+TORCH_READY := $(VENV)/.torch-$(TORCH_VERSION)-transformers-$(TRANSFORMERS_VERSION)
 export LIBTORCH_USE_PYTORCH := 1
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 endif
@@ -57,9 +59,9 @@ peers: build ## Measures update and step beside PyTorch and DeepSpeed (installs 
 system-packages: ## Installs what a bare Debian machine lacks
 	@scripts/system-packages.sh
 
-$(VENV)/.torch-$(TORCH_VERSION):
+$(VENV)/.torch-$(TORCH_VERSION)-transformers-$(TRANSFORMERS_VERSION):
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION) numpy
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION) numpy transformers==$(TRANSFORMERS_VERSION)
 	touch $@
 
 clean: ## Removes what was built (not .venv, not runs)

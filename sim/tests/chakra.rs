@@ -31,6 +31,8 @@ fn graphs(system: System, upstream: Upstream) -> [Graph; 2] {
         output_bytes: 4096,
         working_bytes: 0,
         score_bytes: 0,
+        backward_weights: true,
+        reads: Vec::new(),
         forward_flops: 1_000_000,
         forward: true,
         gradients: vec![(0, ELEMENTS)],

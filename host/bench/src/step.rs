@@ -16,6 +16,7 @@ use nearfield_techniques::offload::plan::Action;
 use nearfield_techniques::offload::plan::gradient::{MicroStep, UnitShape};
 use nearfield_techniques::offload::{
     DeviceChoice, EngineConfig, FlatModel, ModelWork, OffloadEngine, OffloadOptions, System,
+    WeightSource,
 };
 use serde::Serialize;
 
@@ -141,6 +142,18 @@ impl ModelWork for Synthetic {
         Ok(())
     }
 
+    fn load(&self, _: usize, _: bool, _: &dyn WeightSource) -> Result<()> {
+        Ok(())
+    }
+
+    fn save_output(&self, _: usize, _: &mut [u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn load_output(&self, _: usize, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
     fn offload(
         &self,
         _: usize,
@@ -158,11 +171,12 @@ impl ModelWork for Synthetic {
     }
 }
 
-fn initial(first: u64, out: &mut [f32]) {
+fn initial(first: u64, out: &mut [f32]) -> nearfield_runtime::Result<()> {
     for (index, value) in out.iter_mut().enumerate() {
         let bits = (first + index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         *value = bits as f32 * 2.0_f32.powi(-25) - 0.25;
     }
+    Ok(())
 }
 
 fn record(step: u64) -> StepRecord {
@@ -203,6 +217,8 @@ fn config(args: &StepArgs, drives: Vec<PathBuf>) -> EngineConfig {
             working_bytes: 0,
             score_bytes: 0,
             forward_flops: 0,
+            backward_weights: false,
+            reads: Vec::new(),
             forward: true,
             gradients: vec![(0, args.params)],
         }],

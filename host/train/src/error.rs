@@ -31,6 +31,16 @@ pub enum Error {
         /// What the user can do.
         remedy: &'static str,
     },
+    /// A model's files cannot be used, or not be written.
+    #[error("{}: {what}; {remedy}", path.display())]
+    Checkpoint {
+        /// The file or directory.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+        /// What the user can do.
+        remedy: &'static str,
+    },
     /// Gradients overflow whatever the loss scale.
     #[error("iteration {iteration}: {what}; {remedy}")]
     Diverged {
@@ -63,6 +73,11 @@ impl Error {
             "this is a defect of the program if the options are valid"
         };
         Self::Torch { what: what.into(), message, remedy }
+    }
+
+    /// An [`Error::Checkpoint`].
+    pub(crate) fn checkpoint(path: &Path, what: String, remedy: &'static str) -> Self {
+        Self::Checkpoint { path: path.to_path_buf(), what, remedy }
     }
 
     /// An [`Error::Data`] for a failed system call on `path`.

@@ -6,6 +6,7 @@
 
 #![deny(missing_docs)]
 
+pub mod checkpoint;
 pub mod data;
 pub mod error;
 pub mod generate;

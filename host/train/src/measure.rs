@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::model::{Shape, parse_device};
 use crate::scaler::LossScale;
 use crate::schedule::{Schedule, Shape as ScheduleShape};
-use crate::trainer::{GraphKind, TrainOptions, Trainer};
+use crate::trainer::{GraphKind, ModelSource, TrainOptions, Trainer};
 
 /// Widths of the blocks that are measured.
 const WIDTHS: [u32; 8] = [32, 64, 96, 128, 192, 256, 384, 512];
@@ -117,7 +117,9 @@ impl Probe<'_> {
         let hyper = HyperParameters::default();
         TrainOptions {
             corpus: CorpusOptions { evaluation_fraction: 0.0, ..CorpusOptions::new(self.text) },
-            shape,
+            model: ModelSource::Scratch(shape),
+            tokenizer: None,
+            seq: shape.seq,
             batch: TOKENS.1,
             accumulate: 1,
             iterations: u64::MAX,

@@ -11,6 +11,8 @@ pub(crate) enum Purpose {
     Initial = 0,
     /// Choice of training sequences.
     Batch = 1,
+    /// Order of sequences in an epoch.
+    Shuffle = 3,
     /// Sampling of generated text.
     Sample = 2,
 }

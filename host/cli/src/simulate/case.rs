@@ -12,10 +12,11 @@ use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
 use nearfield_sim::{Simulation, VirtualExecutor, chakra};
 use nearfield_techniques::model::ModelShape;
 use nearfield_techniques::offload::placement::layout;
-use nearfield_techniques::offload::plan::gradient::{self, MicroStep, UnitShape};
+use nearfield_techniques::offload::plan::gradient::{self, MicroStep, Paging, UnitShape};
 use nearfield_techniques::offload::plan::update;
 use nearfield_techniques::offload::{
-    Encoder, FlatModel, MemoryBudget, OffloadOptions, Placement, System, Upstream,
+    ActivationPlace, Encoder, FlatModel, MemoryBudget, OffloadOptions, Placement, System, Upstream,
+    WeightsPlace,
 };
 
 /// What is simulated.
@@ -34,6 +35,8 @@ pub struct Case {
     pub dtype: DType,
     pub gradient_dtype: DType,
     pub upstream: Upstream,
+    pub weights: WeightsPlace,
+    pub activations: ActivationPlace,
     pub placement: Placement,
     pub subgroup_size: u64,
     pub pieces: u32,
@@ -58,6 +61,8 @@ impl Default for Case {
             dtype: DType::Fp16,
             gradient_dtype: options.gradient_dtype,
             upstream: options.upstream,
+            weights: options.weights,
+            activations: options.activations,
             placement: options.placement,
             subgroup_size: options.subgroup_elements,
             pieces: options.pieces,
@@ -118,6 +123,8 @@ impl Case {
             gradient_dtype: self.gradient_dtype,
             weights_dtype: self.dtype,
             upstream: self.upstream,
+            weights: self.weights,
+            activations: self.activations,
             topk_keep: self.topk_keep,
             error_feedback: false,
             encoder: self.encoder,
@@ -176,8 +183,16 @@ impl Case {
         Ok(Step {
             model: model.name,
             parameters: model.flat.elements(),
-            budget: MemoryBudget::new(&layout, &options, staging),
-            outputs_bytes: model.units.iter().map(|unit| unit.output_bytes).sum(),
+            budget: MemoryBudget::new(
+                &layout,
+                &options,
+                staging,
+                &Paging::new(&layout, &options, &model.units),
+            ),
+            outputs_bytes: match self.activations {
+                ActivationPlace::Host => model.units.iter().map(|unit| unit.output_bytes).sum(),
+                ActivationPlace::Device | ActivationPlace::Drive => 0,
+            },
             layout,
             graphs: [gradients.graph, update.graph],
         })

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use nearfield_bench::values::named;
 use nearfield_runtime::types::{DType, Optimizer};
 use nearfield_sim::fabric::Fabric;
-use nearfield_techniques::offload::System;
+use nearfield_techniques::offload::{ActivationPlace, System, WeightsPlace};
 
 use case::Case;
 use outcome::Outcome;
@@ -81,6 +81,12 @@ pub struct SimulateArgs {
     /// Most elements of a subgroup
     #[arg(long, value_name = "ELEMENTS", default_value_t = 40_000_000)]
     subgroup_size: u64,
+    /// Where working weights are read from: host (a copy in host memory) or drive (the master weights, unit by unit)
+    #[arg(long, value_parser = named::<WeightsPlace>, value_name = "PLACE", default_value = "host")]
+    weights: WeightsPlace,
+    /// Where the inputs of blocks wait for the backward pass: device, host or drive
+    #[arg(long, value_parser = named::<ActivationPlace>, value_name = "PLACE", default_value = "host")]
+    activations: ActivationPlace,
     #[command(flatten)]
     strategy: Strategy,
     /// Runs all values of a key; with several, all combinations
@@ -187,6 +193,8 @@ impl From<&SimulateArgs> for Case {
             dtype: args.dtype,
             gradient_dtype: args.gradient_dtype,
             subgroup_size: args.subgroup_size,
+            weights: args.weights,
+            activations: args.activations,
             ..Self::default()
         };
         args.strategy.apply(&mut case);

@@ -6,7 +6,8 @@ use clap::Args;
 use nearfield_runtime::io::{Backend, Direct};
 use nearfield_runtime::store::Durability;
 use nearfield_runtime::types::{DType, Optimizer};
-use nearfield_techniques::offload::{Placement, System, Upstream};
+use nearfield_techniques::offload::{ActivationPlace, Placement, System, Upstream, WeightsPlace};
+use nearfield_train::data::{Format, Order, TokenWidth};
 use nearfield_train::schedule::Shape as ScheduleKind;
 use serde::{Deserialize, Serialize};
 
@@ -70,11 +71,24 @@ pub struct TrainArgs {
     #[serde(skip)]
     pub config: Option<PathBuf>,
 
-    /// Text to train on: a UTF-8 file, or a directory whose text files are read [default: the Python
-    /// sources of the .venv that `make train` sets up]
+    /// What to train on: text, lines of JSON (text, or prompt and completion), tokens (.bin, .npy), or a directory of such
+    /// files [default: the Python sources of the .venv that `make train` sets up]
     #[arg(long, value_name = "PATH", help_heading = "Data")]
     pub data: Option<PathBuf>,
-    /// Fraction of the text kept for evaluation [default: 0.05]
+    /// What the data is: auto (as the names end), text, jsonl, bin or npy [default: auto]
+    #[arg(long, value_parser = named::<Format>, value_name = "NAME", help_heading = "Data")]
+    pub data_format: Option<Format>,
+    /// Width of tokens in .bin files: u16 or u32 [default: what the vocabulary needs]
+    #[arg(long, value_parser = named::<TokenWidth>, value_name = "NAME", help_heading = "Data")]
+    pub token_width: Option<TokenWidth>,
+    /// Order of sequences: random (begin at any token), shuffle (each once in an epoch) or sequential [default: random for
+    /// text and tokens, shuffle for documents]
+    #[arg(long, value_parser = named::<Order>, value_name = "NAME", help_heading = "Data")]
+    pub order: Option<Order>,
+    /// Let documents share sequences; each token still sees its own document only [default: true]
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Data")]
+    pub packing: Option<bool>,
+    /// Fraction of the data kept for evaluation [default: 0.05]
     #[arg(long, value_name = "FRACTION", help_heading = "Data")]
     pub eval_fraction: Option<f64>,
     /// Evaluate every so many steps, 0 for only at the end [default: 0]
@@ -84,6 +98,12 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", help_heading = "Data")]
     pub eval_batches: Option<u64>,
 
+    /// A model to start from: a directory as Hugging Face keeps models, of the family GPT-2, Llama, Mistral, Qwen2 or Qwen3
+    #[arg(long, value_name = "DIR", help_heading = "Model")]
+    pub model: Option<PathBuf>,
+    /// The tokenizer's file [default: tokenizer.json of --model; without both, bytes are tokens]
+    #[arg(long, value_name = "FILE", help_heading = "Model")]
+    pub tokenizer: Option<PathBuf>,
     /// Transformer blocks [default: 4]
     #[arg(long, value_name = "N", help_heading = "Model")]
     pub layers: Option<u32>,
@@ -96,7 +116,7 @@ pub struct TrainArgs {
     /// Vocabulary; bytes need 256 [default: 256]
     #[arg(long, value_name = "N", help_heading = "Model")]
     pub vocab: Option<u32>,
-    /// Tokens of one sequence [default: 128]
+    /// Tokens of one sequence [default: 128; with --model 1024, or all its positions]
     #[arg(long, value_name = "N", help_heading = "Model")]
     pub seq: Option<u32>,
     /// Give the output head weights of its own instead of the embedding's
@@ -118,7 +138,7 @@ pub struct TrainArgs {
     /// Update rule: adamw, adam (L2), adagrad, sgd-momentum [default: adamw]
     #[arg(long, value_parser = named::<Optimizer>, value_name = "NAME", help_heading = "Training")]
     pub optimizer: Option<Optimizer>,
-    /// Peak learning rate [default: 0.001]
+    /// Peak learning rate [default: 0.001; with --model 0.00005]
     #[arg(long, value_name = "RATE", help_heading = "Training")]
     pub lr: Option<f64>,
     /// Learning rate at the end of the schedule [default: a tenth of --lr]
@@ -185,6 +205,13 @@ pub struct TrainArgs {
     /// weights, from the drive) [default: fp16-local]
     #[arg(long, value_parser = named::<Upstream>, value_name = "NAME", help_heading = "State on drives")]
     pub upstream: Option<Upstream>,
+    /// Where working weights are read from: host (a copy in host memory) or drive (the master weights, unit by unit, so
+    /// that a model larger than memory trains) [default: host]
+    #[arg(long, value_parser = named::<WeightsPlace>, value_name = "PLACE", help_heading = "State on drives")]
+    pub weights: Option<WeightsPlace>,
+    /// Where the inputs of blocks wait for the backward pass: device, host or drive [default: host]
+    #[arg(long, value_parser = named::<ActivationPlace>, value_name = "PLACE", help_heading = "State on drives")]
+    pub activations: Option<ActivationPlace>,
     /// Number format of gradients on the drive: fp32, fp16 or bf16 [default: fp32]
     #[arg(long, value_parser = named::<DType>, value_name = "DTYPE", help_heading = "State on drives")]
     pub gradient_dtype: Option<DType>,
@@ -232,6 +259,15 @@ pub struct TrainArgs {
     #[arg(long, value_name = "BYTES", help_heading = "Storage I/O")]
     pub block_size: Option<Bytes>,
 
+    /// Save the trained model to this directory, as Hugging Face keeps models
+    #[arg(long, value_name = "DIR", help_heading = "Run")]
+    pub save: Option<PathBuf>,
+    /// Number format of the saved model: fp32, bf16 or fp16 [default: --dtype]
+    #[arg(long, value_parser = named::<DType>, value_name = "DTYPE", help_heading = "Run")]
+    pub save_dtype: Option<DType>,
+    /// Most bytes of one file of the saved model [default: 5GB]
+    #[arg(long, value_name = "BYTES", help_heading = "Run")]
+    pub shard_size: Option<Bytes>,
     /// Directory for metrics, the picture of the run and the report [default: runs/nearfield]
     #[arg(long, value_name = "DIR", help_heading = "Run")]
     pub out: Option<PathBuf>,
@@ -262,9 +298,12 @@ pub struct TrainArgs {
     /// auto, bar, json or none [default: auto]
     #[arg(long, value_parser = named::<ProgressKind>, value_name = "NAME", help_heading = "Run")]
     pub progress: Option<ProgressKind>,
-    /// Bytes of text that the trained model writes at the end [default: 200]
-    #[arg(long, value_name = "BYTES", help_heading = "Run")]
+    /// Tokens that the trained model writes at the end, 0 for none [default: 200; with --model 50]
+    #[arg(long, value_name = "TOKENS", help_heading = "Run")]
     pub sample: Option<u64>,
+    /// What it continues [default: with --model the beginning of the data]
+    #[arg(long, value_name = "TEXT", help_heading = "Run")]
+    pub prompt: Option<String>,
     /// Faults to inject into storage I/O, for tests
     #[arg(long, value_name = "RULES", hide = true)]
     #[serde(skip)]

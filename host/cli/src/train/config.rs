@@ -9,16 +9,32 @@ use nearfield_runtime::device::SpeedLimits;
 use nearfield_runtime::io::{Faults, IoOptions};
 use nearfield_runtime::types::{DType, HyperParameters};
 use nearfield_techniques::offload::{DeviceChoice, OffloadOptions, System};
+use nearfield_train::checkpoint::SaveOptions;
 use nearfield_train::data::CorpusOptions;
 use nearfield_train::model::Shape;
 use nearfield_train::scaler::{DynamicScale, LossScale};
 use nearfield_train::schedule::{Schedule, Shape as ScheduleShape};
-use nearfield_train::trainer::TrainOptions;
+use nearfield_train::trainer::{ModelSource, TrainOptions};
 use serde_json::Value;
 
 use super::args::{Compute, DeviceKind, TrainArgs};
 
 impl TrainArgs {
+    /// The directory for results.
+    pub fn out(&self) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| PathBuf::from("runs/nearfield"))
+    }
+
+    /// How the trained model is saved, where that is asked for.
+    pub fn save_options(&self) -> Option<(&Path, SaveOptions)> {
+        let options = SaveOptions {
+            dtype: self.save_dtype.or(self.dtype).unwrap_or(DType::Fp32),
+            shard_bytes: self.shard_size.map_or(5_000_000_000, |bytes| bytes.0),
+            replace: self.overwrite || self.resume,
+        };
+        Some((self.save.as_deref()?, options))
+    }
+
     /// Flags over the keys of the file given with `--config`.
     pub fn with_file(self) -> Result<Self> {
         let Some(path) = self.config.clone() else { return Ok(self) };
@@ -77,7 +93,7 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
     let system = args.system.unwrap_or(System::SuO);
     let dtype = args.dtype.unwrap_or(DType::Fp32);
     let iterations = args.steps.unwrap_or(200);
-    let lr = args.lr.unwrap_or(1e-3);
+    let lr = args.lr.unwrap_or(if args.model.is_some() { 5e-5 } else { 1e-3 });
     let defaults = OffloadOptions::default();
     check_contradictions(args, system)?;
     let offload = OffloadOptions {
@@ -88,6 +104,8 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
         gradient_dtype: args.gradient_dtype.unwrap_or(DType::Fp32),
         weights_dtype: dtype,
         upstream: args.upstream.unwrap_or(defaults.upstream),
+        weights: args.weights.unwrap_or(defaults.weights),
+        activations: args.activations.unwrap_or(defaults.activations),
         topk_keep: args.topk_keep.unwrap_or(defaults.topk_keep),
         error_feedback: args.error_feedback.unwrap_or(false),
         pieces: args.pieces.unwrap_or(defaults.pieces),
@@ -98,6 +116,11 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
         None => default_data()?,
     });
     corpus.evaluation_fraction = args.eval_fraction.unwrap_or(corpus.evaluation_fraction);
+    corpus.format = args.data_format.unwrap_or(corpus.format);
+    corpus.order = args.order;
+    corpus.packing = args.packing.unwrap_or(corpus.packing);
+    corpus.token_width = args.token_width;
+    corpus.cache = args.out().join("tokens");
     let io = io_options(args)?;
     let limit = |bytes: Option<nearfield_bench::values::Bytes>| bytes.map(|bytes| bytes.0);
     let device = match args.device.unwrap_or(DeviceKind::Software) {
@@ -111,17 +134,31 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
             shared: limit(args.limit_shared),
         },
     };
+    let (model, seq) = match &args.model {
+        Some(directory) => {
+            let model = ModelSource::Pretrained(directory.clone());
+            let positions = model.read()?.0.positions;
+            (model, args.seq.unwrap_or(positions.min(1024)))
+        }
+        None => {
+            let seq = args.seq.unwrap_or(128);
+            let shape = Shape {
+                layers: args.layers.unwrap_or(4),
+                hidden: args.hidden.unwrap_or(256),
+                heads: args.heads.unwrap_or(4),
+                vocab: args.vocab.unwrap_or(256),
+                seq,
+                tied: !args.untied.unwrap_or(false),
+            };
+            (ModelSource::Scratch(shape), seq)
+        }
+    };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Ok(TrainOptions {
         corpus,
-        shape: Shape {
-            layers: args.layers.unwrap_or(4),
-            hidden: args.hidden.unwrap_or(256),
-            heads: args.heads.unwrap_or(4),
-            vocab: args.vocab.unwrap_or(256),
-            seq: args.seq.unwrap_or(128),
-            tied: !args.untied.unwrap_or(false),
-        },
+        model,
+        tokenizer: args.tokenizer.clone(),
+        seq,
         batch: args.batch.unwrap_or(8),
         accumulate: args.accumulate.unwrap_or(1),
         iterations,
@@ -161,6 +198,22 @@ fn check_contradictions(args: &TrainArgs, system: System) -> Result<()> {
         bail!(
             "--resume continues the run on the drives and --overwrite replaces it: give one of them"
         );
+    }
+    let sizes = [
+        ("--layers", args.layers.is_some()),
+        ("--hidden", args.hidden.is_some()),
+        ("--heads", args.heads.is_some()),
+        ("--vocab", args.vocab.is_some()),
+        ("--untied", args.untied.is_some()),
+    ];
+    if let (Some(_), Some((name, _))) = (&args.model, sizes.iter().find(|(_, given)| *given)) {
+        bail!("{name} is for a model of your own; that of --model has its sizes already");
+    }
+    if args.save.is_none() && (args.save_dtype.is_some() || args.shard_size.is_some()) {
+        bail!("--save-dtype and --shard-size need --save DIR");
+    }
+    if args.model.is_some() && args.data.is_none() {
+        bail!("--model needs something to train on: give a file or a directory with --data");
     }
     if system != System::SuOC && args.topk_keep.is_some() {
         bail!("--topk-keep needs --system su+o+c, but the system is {}", system.name());

@@ -16,10 +16,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nearfield_runtime::timeline::{ResourceUse, TraceFile};
+use nearfield_train::checkpoint::Writer;
+use nearfield_train::data::Vocabulary;
 use nearfield_train::generate::GenerateOptions;
-use nearfield_train::trainer::{IterationReport, Trainer};
+use nearfield_train::trainer::{IterationReport, ModelSource, TrainOptions, Trainer};
 
 pub use args::{Compute, TrainArgs};
 use args::{DeviceKind, ProgressKind};
@@ -39,7 +41,10 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C after a step 
 pub fn run(args: TrainArgs) -> Result<ExitCode> {
     let args = args.with_file()?;
     let options = config::resolve(&args)?;
-    let out = args.out.clone().unwrap_or_else(|| PathBuf::from("runs/nearfield"));
+    let out = args.out();
+    if let Some((target, save)) = args.save_options() {
+        Writer::check(target, save.replace)?;
+    }
     std::fs::create_dir_all(&out).with_context(|| {
         format!("cannot make the directory {} for results (--out)", out.display())
     })?;
@@ -64,7 +69,7 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
     let machine = predict::executor(&args, options.drives.len())?;
-    let mut trainer = Trainer::new(options)?;
+    let mut trainer = open(options)?;
     let mut predicted = None;
     let virtual_time = args.device == Some(DeviceKind::Virtual);
     if let Some(machine) = machine {
@@ -103,6 +108,9 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
         trace.finish()?;
     }
     let stopped = run.trainer.iteration() < run.trainer.options().iterations;
+    if let (Some((target, save)), false) = (args.save_options(), stopped) {
+        run.trainer.save(target, &save)?;
+    }
     let measured = run.trainer.engine().traffic() - traffic;
     let ending = report::Ending {
         lines: run.metrics.lines(),
@@ -225,16 +233,14 @@ impl Run {
         }
         let digest = report["state_digest"].as_str().unwrap_or_default();
         writeln!(text, "state digest  {digest}")?;
-        let tokens = args.sample.unwrap_or(200);
-        if tokens > 0 && !stopped {
-            let tokens = u32::try_from(tokens).context("--sample is too large")?;
-            let options = GenerateOptions { tokens, ..GenerateOptions::default() };
-            let sample = self.trainer.generate(b"def ", &options)?;
-            let sample = String::from_utf8_lossy(&sample).replace('\n', "\n              ");
-            writeln!(text, "sample        def {sample}")?;
+        if !stopped {
+            self.sample(args, &mut text)?;
         }
         if let (true, Some(fabric)) = (self.virtual_time, &args.fabric) {
             writeln!(text, "clock         virtual: all seconds are those of the fabric {fabric}")?;
+        }
+        if let (Some(target), false) = (&args.save, stopped) {
+            writeln!(text, "saved         {}", target.display())?;
         }
         writeln!(text, "report        {}", report_path.display())?;
         writeln!(text, "picture       {}", out.join("run.svg").display())?;
@@ -252,6 +258,67 @@ impl Run {
         }
         Ok(())
     }
+}
+
+impl Run {
+    /// What the trained model writes.
+    fn sample(&self, args: &TrainArgs, text: &mut String) -> Result<()> {
+        let pretrained = matches!(self.trainer.options().model, ModelSource::Pretrained(_));
+        let tokens = args.sample.unwrap_or(if pretrained { 50 } else { 200 });
+        let numbers = matches!(self.trainer.vocabulary(), Vocabulary::Numbers);
+        if tokens == 0 || (numbers && args.sample.is_none()) {
+            return Ok(());
+        }
+        let tokens = u32::try_from(tokens).context("--sample is too large")?;
+        let options = GenerateOptions { tokens, ..GenerateOptions::default() };
+        let usual = (!pretrained).then_some("def ");
+        let prompt = args.prompt.as_deref().or(usual);
+        let (prompt, sample) = self.trainer.generate(prompt, &options)?;
+        let sample = format!("{prompt}{sample}").replace('\n', "\n              ");
+        writeln!(text, "sample        {sample}")?;
+        Ok(())
+    }
+}
+
+/// Opens the run; shows how far text is cut into tokens where that takes a while.
+fn open(options: TrainOptions) -> Result<Trainer> {
+    let bar = ProgressBar::hidden();
+    if let Ok(style) = ProgressStyle::with_template(
+        "cutting text into tokens {wide_bar:.cyan/dim} {bytes}/{total_bytes} {eta}",
+    ) {
+        bar.set_style(style);
+    }
+    let begin = Instant::now();
+    let trainer = Trainer::with_progress(options, &mut |done, total| {
+        if bar.is_hidden() && begin.elapsed().as_millis() > 500 {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        bar.set_length(total);
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    let unused = trainer.unused_tensors();
+    if let Some(first) = unused.first() {
+        tracing::warn!(
+            "{} tensors of the model's files are not part of it and are left out, for example {first}",
+            unused.len()
+        );
+    }
+    let left_out = trainer.corpus().left_out();
+    if left_out.cut > 0 {
+        tracing::warn!(
+            "{} of {} documents are longer than --seq: {}",
+            left_out.cut,
+            trainer.corpus().documents(),
+            match left_out.dropped {
+                0 => "they are cut".to_owned(),
+                dropped => format!(
+                    "they are cut, and {dropped} left out whose prompt alone fills a sequence"
+                ),
+            }
+        );
+    }
+    Ok(trainer)
 }
 
 /// A loss for people.
@@ -303,13 +370,30 @@ fn progress_bar(args: &TrainArgs, trainer: &Trainer) -> Option<ProgressBar> {
 fn announce(trainer: &Trainer) {
     let options = trainer.options();
     let budget = trainer.engine().budget();
+    let corpus = trainer.corpus();
+    let unit = match trainer.vocabulary() {
+        Vocabulary::Bytes => "bytes of text",
+        _ => "tokens",
+    };
+    let (files, path) = (corpus.files(), options.corpus.path.display());
+    let tokens = corpus.tokens();
     println!(
-        "Training {} parameters on {} bytes of text from {} files ({})",
-        trainer.parameters(),
-        trainer.corpus().train().len(),
-        trainer.corpus().files(),
-        options.corpus.path.display()
+        "Training {} parameters on {tokens} {unit} from {files} files ({path})",
+        trainer.parameters()
     );
+    if let Some(sequences) = corpus.sequences() {
+        let each = u64::from(options.batch) * u64::from(options.accumulate);
+        println!(
+            "Data: {}{sequences} sequences of {} tokens, {:.1} epochs, order {}",
+            match corpus.documents() {
+                0 => String::new(),
+                documents => format!("{documents} documents in "),
+            },
+            options.seq,
+            (options.iterations * each) as f64 / sequences as f64,
+            corpus.order().name()
+        );
+    }
     println!(
         "System {}: {}; {} parts, subgroups of at most {} elements",
         options.offload.system.name(),

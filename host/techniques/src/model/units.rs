@@ -150,6 +150,12 @@ impl ModelShape {
             ))
         })?;
         let last = gradients.len() - 1;
+        // A tied output uses the input's table, which comes first.
+        let table = (self.output == Output::Tied).then(|| (0, self.vocab * self.hidden));
+        let reads = |index: usize, own: &[(u64, u64)]| {
+            let shared = table.filter(|_| index == last);
+            shared.into_iter().chain(own.iter().copied()).collect::<Vec<_>>()
+        };
         let unit = |(index, gradients): (usize, Vec<(u64, u64)>)| {
             let matrices = 2 * tokens * elements[index];
             let (name, weights, flops) = if index == 0 {
@@ -191,6 +197,8 @@ impl ModelShape {
                 forward_flops: flops,
                 // The output's forward pass runs within its backward pass.
                 forward: index < last,
+                backward_weights: true,
+                reads: reads(index, &gradients),
                 gradients,
             }
         };

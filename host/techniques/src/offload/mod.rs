@@ -5,6 +5,10 @@ pub mod options;
 pub mod placement;
 pub mod plan;
 
-pub use engine::{DeviceChoice, EngineConfig, MemoryBudget, ModelWork, OffloadEngine};
-pub use options::{Encoder, OffloadOptions, Placement, System, Upstream};
+pub use engine::{
+    DeviceChoice, EngineConfig, MemoryBudget, ModelWork, OffloadEngine, WeightSource,
+};
+pub use options::{
+    ActivationPlace, Encoder, OffloadOptions, Placement, System, Upstream, WeightsPlace,
+};
 pub use placement::{FlatModel, TensorRun};

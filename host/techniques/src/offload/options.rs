@@ -84,6 +84,28 @@ pub enum Upstream {
     Fp16Local,
 }
 
+/// Where the inputs of units wait for the backward pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ActivationPlace {
+    /// On the compute device.
+    Device,
+    /// In host memory.
+    Host,
+    /// On the drives, but for the last ones, which are needed at once.
+    Drive,
+}
+
+/// Where the working weights are read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WeightsPlace {
+    /// A copy of all of them in host memory.
+    Host,
+    /// The master weights on the drives, unit by unit: nothing in host memory grows with the model.
+    Drive,
+}
+
 /// Who selects the kept pairs of a gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -109,8 +131,12 @@ pub struct OffloadOptions {
     pub gradient_dtype: DType,
     /// Number format of the working weights.
     pub weights_dtype: DType,
-    /// How weights come back.
+    /// How weights come back, where host memory has a copy of them.
     pub upstream: Upstream,
+    /// Where the working weights are read from.
+    pub weights: WeightsPlace,
+    /// Where the inputs of units wait for the backward pass.
+    pub activations: ActivationPlace,
     /// Fraction of gradient elements kept by top-k; used by [`System::SuOC`].
     pub topk_keep: f64,
     /// Whether what top-k drops is added to the next gradient.
@@ -137,6 +163,8 @@ impl Default for OffloadOptions {
             gradient_dtype: DType::Fp32,
             weights_dtype: DType::Fp32,
             upstream: Upstream::Fp16Local,
+            weights: WeightsPlace::Host,
+            activations: ActivationPlace::Host,
             topk_keep: 0.01,
             error_feedback: false,
             encoder: Encoder::Host,
@@ -160,7 +188,12 @@ impl OffloadOptions {
 
     /// Whether the device emits a copy of the weights in a format of its own.
     pub fn emits_weights(&self) -> bool {
-        self.upstream == Upstream::Fp16Local && self.weights_dtype != DType::Fp32
+        self.weights_come_back() == Some(Upstream::Fp16Local) && self.weights_dtype != DType::Fp32
+    }
+
+    /// How updated weights reach host memory; `None` where they stay on the drives.
+    pub fn weights_come_back(&self) -> Option<Upstream> {
+        (self.weights == WeightsPlace::Host).then_some(self.upstream)
     }
 
     /// Bytes that a buffer set for the update takes for each element: the stored variables, the gradient,
@@ -193,6 +226,15 @@ impl OffloadOptions {
         if self.tensor_parallel == 0 || self.tensor_parallel > 64 {
             let count = self.tensor_parallel;
             return invalid(format!("--gpus {count} must be between 1 and 64"));
+        }
+        let needs_drives = [
+            ("--weights drive", self.weights == WeightsPlace::Drive),
+            ("--activations drive", self.activations == ActivationPlace::Drive),
+        ];
+        if let (false, Some((option, _))) =
+            (self.system.on_drives(), needs_drives.iter().find(|(_, wanted)| *wanted))
+        {
+            return invalid(format!("{option} needs a system with drives, not --system memory"));
         }
         if self.error_feedback && self.encoder == Encoder::Device {
             return invalid("--error-feedback needs the selection on the host".into());

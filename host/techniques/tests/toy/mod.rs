@@ -1,7 +1,9 @@
 //! A model without tensors: gradients are a function of step and element, so runs can be compared bit by bit.
 #![allow(dead_code, clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use nearfield_runtime::Result;
 use nearfield_runtime::io::IoOptions;
@@ -11,7 +13,7 @@ use nearfield_techniques::offload::plan::Action;
 use nearfield_techniques::offload::plan::gradient::{MicroStep, UnitShape};
 use nearfield_techniques::offload::{
     DeviceChoice, EngineConfig, FlatModel, ModelWork, OffloadEngine, OffloadOptions, System,
-    TensorRun,
+    TensorRun, WeightSource,
 };
 
 /// Several small parts a drive, in two pieces each where the handler hands over pieces.
@@ -49,6 +51,8 @@ pub fn model(scale: u64) -> (FlatModel, Vec<UnitShape>) {
             score_bytes: 0,
             forward_flops: 1,
             forward: unit < 2,
+            backward_weights: unit > 0,
+            reads: vec![(starts[unit], sizes[unit]), (starts[unit + 3], sizes[unit + 3])],
             gradients: vec![(starts[unit], sizes[unit]), (starts[unit + 3], sizes[unit + 3])],
         })
         .collect();
@@ -89,10 +93,11 @@ fn mix(a: u64, b: u64) -> u64 {
     x ^ (x >> 29)
 }
 
-pub fn initial(first: u64, out: &mut [f32]) {
+pub fn initial(first: u64, out: &mut [f32]) -> Result<()> {
     for (index, value) in out.iter_mut().enumerate() {
         *value = (mix(first + index as u64, 1) >> 40) as f32 * 2.0_f32.powi(-25) - 0.25;
     }
+    Ok(())
 }
 
 pub fn gradient(step: u64, element: u64, scale: f64) -> f32 {
@@ -105,11 +110,41 @@ pub struct Toy<'a> {
     pub step: u64,
     pub scale: f64,
     pub dtype: DType,
+    pub weights_dtype: DType,
     pub units: &'a [UnitShape],
+    /// Weights that units were given, by their first element.
+    pub loaded: Mutex<BTreeMap<u64, Vec<u8>>>,
+}
+
+impl<'a> Toy<'a> {
+    pub fn new(step: u64, scale: f64, options: &OffloadOptions, units: &'a [UnitShape]) -> Self {
+        let (dtype, weights_dtype) = (options.gradient_dtype, options.weights_dtype);
+        Self { step, scale, dtype, weights_dtype, units, loaded: Mutex::default() }
+    }
 }
 
 impl ModelWork for Toy<'_> {
     fn compute(&self, _: Action) -> Result<()> {
+        Ok(())
+    }
+
+    fn load(&self, unit: usize, _: bool, weights: &dyn WeightSource) -> Result<()> {
+        let mut loaded = self.loaded.lock().unwrap();
+        for &(first, elements) in &self.units[unit].reads {
+            let mut bytes = vec![0; (elements * self.weights_dtype.bytes()) as usize];
+            weights.copy_out(first, &mut bytes)?;
+            loaded.insert(first, bytes);
+        }
+        Ok(())
+    }
+
+    fn save_output(&self, unit: usize, to: &mut [u8]) -> Result<()> {
+        to.fill(unit as u8 + 1);
+        Ok(())
+    }
+
+    fn load_output(&self, unit: usize, from: &[u8]) -> Result<()> {
+        assert!(from.iter().all(|&byte| byte == unit as u8 + 1), "output of unit {unit}: {from:?}");
         Ok(())
     }
 
@@ -159,8 +194,7 @@ pub fn record(step: u64, scale: f64) -> StepRecord {
 pub fn steps(engine: &mut OffloadEngine, units: &[UnitShape], last: u64, scale: f64) -> Result<()> {
     while engine.step() < last {
         let step = engine.step() + 1;
-        let dtype = engine.options().gradient_dtype;
-        let toy = Toy { step, scale, dtype, units };
+        let toy = Toy::new(step, scale, engine.options(), units);
         engine.run_gradients(MicroStep::Offload, &toy, scale)?;
         engine.update(&record(step, scale))?;
     }
@@ -277,8 +311,7 @@ impl Script {
         let (_, units) = model(self.scale);
         while *done < last {
             let iteration = *done + 1;
-            let dtype = self.options.gradient_dtype;
-            let toy = Toy { step: iteration, scale: 1.0, dtype, units: &units };
+            let toy = Toy::new(iteration, 1.0, &self.options, &units);
             engine.run_gradients(MicroStep::Offload, &toy, 1.0)?;
             if self.skips.contains(&iteration) {
                 engine.skip(&self.record(iteration))?;

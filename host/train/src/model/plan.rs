@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::tensors::TensorList;
+use super::tensors::{Role, TensorList};
 
 /// A part of the model that is on the compute device as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,6 +32,8 @@ pub struct UnitPlan {
     pub unit: Unit,
     /// The tensors it uses, as indices of [`TensorList::tensors`], in flat order.
     pub tensors: Vec<usize>,
+    /// What each of them is for.
+    pub roles: Vec<Role>,
     /// The flat ranges of these tensors, ascending, adjacent ones merged. The embedding's backward pass needs no weights.
     pub reads: Vec<Range<u64>>,
     /// The flat ranges whose gradient is complete when the unit's backward pass ends, ascending, adjacent ones merged. Over all units they
@@ -42,8 +44,7 @@ pub struct UnitPlan {
 impl UnitPlan {
     /// The plans of all units in forward order: embedding, blocks, head.
     pub fn all(list: &TensorList) -> Vec<Self> {
-        let shape = *list.shape();
-        let blocks = (0..shape.layers).map(Unit::Block);
+        let blocks = (0..list.architecture().layers).map(Unit::Block);
         std::iter::once(Unit::Embed)
             .chain(blocks)
             .chain(std::iter::once(Unit::Head))
@@ -52,18 +53,12 @@ impl UnitPlan {
     }
 
     fn new(list: &TensorList, unit: Unit) -> Self {
-        // Registration order: two embeddings, twelve tensors a block, two of the final norm, the head's own matrix.
-        let layers = list.shape().layers as usize;
-        let norm = 2 + 12 * layers;
-        let (mut tensors, shared) = match unit {
-            Unit::Embed => (vec![0, 1], None),
-            Unit::Block(layer) => {
-                let first = 2 + 12 * layer as usize;
-                ((first..first + 12).collect(), None)
-            }
-            Unit::Head if list.shape().tied => (vec![0, norm, norm + 1], Some(0)),
-            Unit::Head => (vec![norm, norm + 1, norm + 2], None),
-        };
+        let tied = list.architecture().tied;
+        // A tied head uses the embedding's table.
+        let shared = (unit == Unit::Head && tied).then_some(0);
+        let mut tensors: Vec<usize> = (0..list.tensors().len())
+            .filter(|&index| list.tensors()[index].unit == unit || Some(index) == shared)
+            .collect();
         tensors.sort_by_key(|&index| list.tensors()[index].flat_start);
         let ranges = |keep: &dyn Fn(usize) -> bool| {
             let mut merged: Vec<Range<u64>> = Vec::new();
@@ -78,7 +73,8 @@ impl UnitPlan {
         };
         let reads = ranges(&|_| true);
         let completes = ranges(&|index| Some(index) != shared);
-        Self { unit, tensors, reads, completes }
+        let roles = tensors.iter().map(|&index| list.tensors()[index].role).collect();
+        Self { unit, tensors, roles, reads, completes }
     }
 
     /// Elements that it reads.

@@ -29,8 +29,9 @@ pub(super) fn loss_and_gradients(
         let index = list.tensors().iter().position(|info| info.name == name);
         &leaves[index.unwrap_or_else(|| panic!("tensor {name}"))]
     };
-    let heads = i64::from(list.shape().heads);
-    let hidden = i64::from(list.shape().hidden);
+    let architecture = list.architecture();
+    let heads = i64::from(architecture.heads);
+    let hidden = i64::from(architecture.hidden);
     let (batch, length) = inputs.size2().unwrap();
     let norm = |x: &Tensor, name: &str| {
         let mean = x.mean_dim([-1i64].as_slice(), true, None::<Kind>);
@@ -43,11 +44,11 @@ pub(super) fn loss_and_gradients(
         x.matmul(get(&format!("{name}.weight"))) + get(&format!("{name}.bias"))
     };
     let positions = Tensor::arange(length, (Kind::Int64, inputs.device()));
-    let mut x = get("wte.weight").index_select(0, &inputs.reshape([-1]));
-    x = x.view([batch, length, hidden]) + get("wpe.weight").index_select(0, &positions);
+    let mut x = get("transformer.wte.weight").index_select(0, &inputs.reshape([-1]));
+    x = x.view([batch, length, hidden]) + get("transformer.wpe.weight").index_select(0, &positions);
     let future = Tensor::ones([length, length], (Kind::Bool, inputs.device())).triu(1);
-    for layer in 0..list.shape().layers {
-        let name = |part: &str| format!("h.{layer}.{part}");
+    for layer in 0..architecture.layers {
+        let name = |part: &str| format!("transformer.h.{layer}.{part}");
         let qkv = linear(&norm(&x, &name("ln_1")), &name("attn.c_attn"));
         let parts: Vec<Tensor> = qkv
             .chunk(3, -1)
@@ -65,8 +66,8 @@ pub(super) fn loss_and_gradients(
         let inner = &inner * 0.5 * ((cubic * (2.0 / std::f64::consts::PI).sqrt()).tanh() + 1.0);
         x = &x + linear(&inner, &name("mlp.c_proj"));
     }
-    let head = if list.shape().tied { "wte.weight" } else { "lm_head.weight" };
-    let logits = norm(&x, "ln_f").matmul(&get(head).tr()).to_kind(Kind::Double);
+    let head = if architecture.tied { "transformer.wte.weight" } else { "lm_head.weight" };
+    let logits = norm(&x, "transformer.ln_f").matmul(&get(head).tr()).to_kind(Kind::Double);
     let chances = logits.log_softmax(-1, None::<Kind>);
     let loss = -chances.gather(-1, &targets.unsqueeze(-1), false).mean(None::<Kind>);
     let gradients = Tensor::run_backward(&[&loss * factor], &leaves, false, false);

@@ -1,8 +1,7 @@
-//! The shape of a GPT-2 model.
+//! The shape of a GPT-2 model that is trained from scratch.
 
 use serde::{Deserialize, Serialize};
 
-use super::plan::Unit;
 use crate::error::{Error, Result};
 
 /// Sizes of a GPT-2 model.
@@ -66,17 +65,6 @@ impl Shape {
             [self.layers, self.hidden, self.vocab, self.seq].map(u128::from);
         let tables = if self.tied { vocab } else { 2 * vocab };
         (tables + seq) * hidden + layers * (12 * hidden * hidden + 13 * hidden) + 2 * hidden
-    }
-
-    /// Floating-point operations of a unit's forward pass over `batch` full sequences; `elements`: the weights it reads.
-    pub fn forward_flops(&self, unit: Unit, elements: u64, batch: u32) -> u64 {
-        let tokens = u64::from(batch) * u64::from(self.seq);
-        let attention = 4 * tokens * u64::from(self.seq) * u64::from(self.hidden);
-        match unit {
-            Unit::Embed => 0,
-            Unit::Block(_) => 2 * tokens * elements + attention,
-            Unit::Head => 2 * tokens * elements,
-        }
     }
 
     /// Elements of each head.

@@ -1,8 +1,9 @@
-//! The tensors of a GPT-2 model as one flat vector, and their initial values.
+//! The tensors of a model as one flat vector, and their initial values.
 
 use std::ops::Range;
 
-use super::shape::Shape;
+use super::architecture::{Architecture, Family};
+use super::plan::Unit;
 use crate::error::Result;
 use crate::random::{Purpose, Random, split};
 
@@ -20,12 +21,75 @@ pub enum Initial {
     Ones,
 }
 
+/// What a tensor is for within its unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Token embedding, `[vocab, hidden]`.
+    Table,
+    /// Position embedding, `[positions, hidden]`.
+    Positions,
+    /// Gain of the norm before attention.
+    AttentionNorm,
+    /// Its shift.
+    AttentionShift,
+    /// Queries, keys and values side by side (GPT-2).
+    Qkv,
+    /// Their bias.
+    QkvBias,
+    /// Queries.
+    Query,
+    /// Their bias.
+    QueryBias,
+    /// Keys.
+    Key,
+    /// Their bias.
+    KeyBias,
+    /// Values.
+    Value,
+    /// Their bias.
+    ValueBias,
+    /// Gain of the norm of each query, `[head width]`.
+    QueryNorm,
+    /// Gain of the norm of each key.
+    KeyNorm,
+    /// Attention's output.
+    Out,
+    /// Its bias.
+    OutBias,
+    /// Gain of the norm before the feed-forward layer.
+    FeedForwardNorm,
+    /// Its shift.
+    FeedForwardShift,
+    /// Gate of the feed-forward layer.
+    Gate,
+    /// Its bias.
+    GateBias,
+    /// Its widening matrix.
+    Up,
+    /// Its bias.
+    UpBias,
+    /// Its narrowing matrix.
+    Down,
+    /// Its bias.
+    DownBias,
+    /// Gain of the last norm.
+    FinalNorm,
+    /// Its shift.
+    FinalShift,
+    /// The head's own matrix, `[vocab, hidden]`.
+    Head,
+}
+
 /// One named tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TensorInfo {
-    /// GPT-2's name, for example `h.0.attn.c_attn.weight`.
+    /// transformers' name, for example `transformer.h.0.attn.c_attn.weight`.
     pub name: String,
-    /// Sizes; matrices are stored input-major (`[in, out]`), as GPT-2 checkpoints have them.
+    /// What it is for.
+    pub role: Role,
+    /// The unit to which it belongs; the head uses a tied table as well.
+    pub unit: Unit,
+    /// Sizes, as transformers has them: matrices output-major (`[out, in]`), those of GPT-2 input-major (`[in, out]`).
     pub shape: Vec<u64>,
     /// Weight decay applies: matrices and embeddings yes, biases and layer norms no.
     pub decay: bool,
@@ -47,13 +111,14 @@ impl TensorInfo {
     }
 }
 
-/// Every tensor of a model in registration order (`wte`, `wpe`, `h.0.…`, …, `ln_f.…`, and `lm_head.weight` when untied).
+/// Every tensor of a model in registration order, which is that of transformers' `parameters()`: embeddings, blocks, last norm, and
+/// `lm_head.weight` when untied.
 ///
 /// The flat vector is group-major: first all tensors with weight decay in registration order, then all without. So a parameter
 /// group is one range, and the tensors of a block are one range in each group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TensorList {
-    shape: Shape,
+    architecture: Architecture,
     tensors: Vec<TensorInfo>,
     /// Indices into `tensors` in flat order.
     flat: Vec<usize>,
@@ -62,10 +127,14 @@ pub struct TensorList {
 }
 
 impl TensorList {
-    /// The tensors of `shape`.
-    pub fn new(shape: Shape) -> Result<Self> {
-        shape.validate()?;
-        let mut tensors = registration(&shape);
+    /// The tensors of a model.
+    ///
+    /// # Errors
+    /// Sizes that form no model.
+    pub fn new(architecture: impl Into<Architecture>) -> Result<Self> {
+        let architecture = architecture.into();
+        architecture.validate()?;
+        let mut tensors = registration(&architecture);
         let mut flat: Vec<usize> = (0..tensors.len()).collect();
         // A stable sort: decay first, registration order within each group.
         flat.sort_by_key(|&index| !tensors[index].decay);
@@ -79,12 +148,26 @@ impl TensorList {
                 decay_elements = elements;
             }
         }
-        Ok(Self { shape, tensors, flat, decay_elements, elements })
+        Ok(Self { architecture, tensors, flat, decay_elements, elements })
     }
 
-    /// The model's shape.
-    pub fn shape(&self) -> &Shape {
-        &self.shape
+    /// The model.
+    pub fn architecture(&self) -> &Architecture {
+        &self.architecture
+    }
+
+    /// The tensors in flat order.
+    pub fn in_flat_order(&self) -> impl Iterator<Item = &TensorInfo> {
+        self.flat.iter().map(|&index| &self.tensors[index])
+    }
+
+    /// The tensors that overlap elements `[first, first + elements)`, in flat order.
+    pub fn overlapping(&self, first: u64, elements: u64) -> impl Iterator<Item = &TensorInfo> {
+        let at = self.flat.partition_point(|&index| self.tensors[index].range().end <= first);
+        self.flat[at..]
+            .iter()
+            .map(|&index| &self.tensors[index])
+            .take_while(move |tensor| tensor.flat_start < first + elements)
     }
 
     /// The tensors in registration order.
@@ -159,44 +242,139 @@ fn fill_normal(random: &Random, index: usize, first: u64, std: f64, out: &mut [f
 }
 
 /// The tensors in registration order, `flat_start` still 0.
-fn registration(shape: &Shape) -> Vec<TensorInfo> {
-    let hidden = u64::from(shape.hidden);
-    let vocab = u64::from(shape.vocab);
-    let normal = Initial::Normal(INITIAL_STD);
-    // Residual projections are scaled by the number of residual additions (GPT-2, section 2.3).
-    let residual = Initial::Normal(INITIAL_STD / (2.0 * f64::from(shape.layers)).sqrt());
-    let mut list = Vec::with_capacity(shape.layers as usize * 12 + 5);
-    let mut add = |name: String, shape: Vec<u64>, initial| {
-        list.push(TensorInfo { name, decay: shape.len() > 1, shape, initial, flat_start: 0 });
+pub(super) fn registration(architecture: &Architecture) -> Vec<TensorInfo> {
+    let mut list = Registration {
+        list: Vec::with_capacity(architecture.layers as usize * 12 + 5),
+        unit: Unit::Embed,
+        prefix: String::new(),
+        // Residual projections are scaled by the number of residual additions (GPT-2, section 2.3).
+        residual: INITIAL_STD / (2.0 * f64::from(architecture.layers)).sqrt(),
     };
-    add("wte.weight".into(), vec![vocab, hidden], normal);
-    add("wpe.weight".into(), vec![u64::from(shape.seq), hidden], normal);
-    for layer in 0..shape.layers {
-        let mut add = |name: &str, shape, initial| add(format!("h.{layer}.{name}"), shape, initial);
-        add("ln_1.weight", vec![hidden], Initial::Ones);
-        add("ln_1.bias", vec![hidden], Initial::Zeros);
-        add("attn.c_attn.weight", vec![hidden, 3 * hidden], normal);
-        add("attn.c_attn.bias", vec![3 * hidden], Initial::Zeros);
-        add("attn.c_proj.weight", vec![hidden, hidden], residual);
-        add("attn.c_proj.bias", vec![hidden], Initial::Zeros);
-        add("ln_2.weight", vec![hidden], Initial::Ones);
-        add("ln_2.bias", vec![hidden], Initial::Zeros);
-        add("mlp.c_fc.weight", vec![hidden, 4 * hidden], normal);
-        add("mlp.c_fc.bias", vec![4 * hidden], Initial::Zeros);
-        add("mlp.c_proj.weight", vec![4 * hidden, hidden], residual);
-        add("mlp.c_proj.bias", vec![hidden], Initial::Zeros);
+    match architecture.family {
+        Family::Gpt2 => list.gpt2(architecture),
+        _ => list.llama(architecture),
     }
-    add("ln_f.weight".into(), vec![hidden], Initial::Ones);
-    add("ln_f.bias".into(), vec![hidden], Initial::Zeros);
-    if !shape.tied {
-        add("lm_head.weight".into(), vec![vocab, hidden], normal);
+    list.list
+}
+
+struct Registration {
+    list: Vec<TensorInfo>,
+    unit: Unit,
+    prefix: String,
+    /// Standard deviation of residual projections.
+    residual: f64,
+}
+
+impl Registration {
+    fn enter(&mut self, unit: Unit, prefix: impl Into<String>) {
+        self.unit = unit;
+        self.prefix = prefix.into();
     }
-    list
+
+    fn add(&mut self, role: Role, name: &str, shape: Vec<u64>, initial: Initial) {
+        let (unit, decay) = (self.unit, shape.len() > 1);
+        let name = format!("{}{name}", self.prefix);
+        self.list.push(TensorInfo { name, role, unit, shape, decay, initial, flat_start: 0 });
+    }
+
+    fn matrix(&mut self, role: Role, name: &str, rows: u64, columns: u64) {
+        let std = if matches!(role, Role::Out | Role::Down) { self.residual } else { INITIAL_STD };
+        self.add(role, &format!("{name}.weight"), vec![rows, columns], Initial::Normal(std));
+    }
+
+    fn gain(&mut self, role: Role, name: &str, width: u64) {
+        self.add(role, &format!("{name}.weight"), vec![width], Initial::Ones);
+    }
+
+    fn bias(&mut self, role: Role, name: &str, width: u64, there: bool) {
+        if there {
+            self.add(role, &format!("{name}.bias"), vec![width], Initial::Zeros);
+        }
+    }
+
+    fn gpt2(&mut self, architecture: &Architecture) {
+        let hidden = u64::from(architecture.hidden);
+        let vocab = u64::from(architecture.vocab);
+        let wide = u64::from(architecture.feed_forward);
+        self.enter(Unit::Embed, "transformer.");
+        self.matrix(Role::Table, "wte", vocab, hidden);
+        self.matrix(Role::Positions, "wpe", u64::from(architecture.positions), hidden);
+        for layer in 0..architecture.layers {
+            self.enter(Unit::Block(layer), format!("transformer.h.{layer}."));
+            self.gain(Role::AttentionNorm, "ln_1", hidden);
+            self.bias(Role::AttentionShift, "ln_1", hidden, true);
+            self.matrix(Role::Qkv, "attn.c_attn", hidden, 3 * hidden);
+            self.bias(Role::QkvBias, "attn.c_attn", 3 * hidden, true);
+            self.matrix(Role::Out, "attn.c_proj", hidden, hidden);
+            self.bias(Role::OutBias, "attn.c_proj", hidden, true);
+            self.gain(Role::FeedForwardNorm, "ln_2", hidden);
+            self.bias(Role::FeedForwardShift, "ln_2", hidden, true);
+            self.matrix(Role::Up, "mlp.c_fc", hidden, wide);
+            self.bias(Role::UpBias, "mlp.c_fc", wide, true);
+            self.matrix(Role::Down, "mlp.c_proj", wide, hidden);
+            self.bias(Role::DownBias, "mlp.c_proj", hidden, true);
+        }
+        self.enter(Unit::Head, "transformer.");
+        self.gain(Role::FinalNorm, "ln_f", hidden);
+        self.bias(Role::FinalShift, "ln_f", hidden, true);
+        self.head(architecture);
+    }
+
+    fn llama(&mut self, architecture: &Architecture) {
+        let hidden = u64::from(architecture.hidden);
+        let wide = u64::from(architecture.feed_forward);
+        let queries = u64::from(architecture.query_width());
+        let keys = u64::from(architecture.key_width());
+        let width = u64::from(architecture.head_width);
+        self.enter(Unit::Embed, "model.");
+        self.matrix(Role::Table, "embed_tokens", u64::from(architecture.vocab), hidden);
+        for layer in 0..architecture.layers {
+            self.enter(Unit::Block(layer), format!("model.layers.{layer}."));
+            let biases = architecture.qkv_biases;
+            for (role, bias, name, rows) in [
+                (Role::Query, Role::QueryBias, "self_attn.q_proj", queries),
+                (Role::Key, Role::KeyBias, "self_attn.k_proj", keys),
+                (Role::Value, Role::ValueBias, "self_attn.v_proj", keys),
+            ] {
+                self.matrix(role, name, rows, hidden);
+                self.bias(bias, name, rows, biases);
+            }
+            self.matrix(Role::Out, "self_attn.o_proj", hidden, queries);
+            self.bias(Role::OutBias, "self_attn.o_proj", hidden, architecture.out_bias);
+            if architecture.family == Family::Qwen3 {
+                self.gain(Role::QueryNorm, "self_attn.q_norm", width);
+                self.gain(Role::KeyNorm, "self_attn.k_norm", width);
+            }
+            let biases = architecture.feed_forward_biases;
+            for (role, bias, name, rows, columns) in [
+                (Role::Gate, Role::GateBias, "mlp.gate_proj", wide, hidden),
+                (Role::Up, Role::UpBias, "mlp.up_proj", wide, hidden),
+                (Role::Down, Role::DownBias, "mlp.down_proj", hidden, wide),
+            ] {
+                self.matrix(role, name, rows, columns);
+                self.bias(bias, name, rows, biases);
+            }
+            self.gain(Role::AttentionNorm, "input_layernorm", hidden);
+            self.gain(Role::FeedForwardNorm, "post_attention_layernorm", hidden);
+        }
+        self.enter(Unit::Head, "model.");
+        self.gain(Role::FinalNorm, "norm", hidden);
+        self.head(architecture);
+    }
+
+    fn head(&mut self, architecture: &Architecture) {
+        if !architecture.tied {
+            self.enter(Unit::Head, "");
+            let (vocab, hidden) = (u64::from(architecture.vocab), u64::from(architecture.hidden));
+            self.matrix(Role::Head, "lm_head", vocab, hidden);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Shape;
     use proptest::prelude::*;
 
     fn list(layers: u32, tied: bool) -> TensorList {
@@ -232,10 +410,15 @@ mod tests {
             let names: Vec<&str> = order.iter().map(|t| t.name.as_str()).collect();
             assert_eq!(
                 names[..4],
-                ["wte.weight", "wpe.weight", "h.0.attn.c_attn.weight", "h.0.attn.c_proj.weight"]
+                [
+                    "transformer.wte.weight",
+                    "transformer.wpe.weight",
+                    "transformer.h.0.attn.c_attn.weight",
+                    "transformer.h.0.attn.c_proj.weight"
+                ]
             );
             assert_eq!(names.contains(&"lm_head.weight"), !tied);
-            assert_eq!(names.last(), Some(&"ln_f.bias"));
+            assert_eq!(names.last(), Some(&"transformer.ln_f.bias"));
         }
     }
 

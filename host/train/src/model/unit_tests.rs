@@ -1,7 +1,7 @@
 use half::{bf16, f16};
 
 use super::*;
-use crate::model::{read_out, reference};
+use crate::model::{Family, Rope, Shape, read_out, reference};
 
 /// Working weights as bytes, and the fp32 values that they stand for.
 struct Host {
@@ -11,9 +11,10 @@ struct Host {
 }
 
 impl WeightSource for Host {
-    fn copy_out(&self, first_element: u64, out: &mut [u8]) {
+    fn copy_out(&self, first_element: u64, out: &mut [u8]) -> nearfield_runtime::Result<()> {
         let start = first_element as usize * self.element;
         out.copy_from_slice(&self.bytes[start..start + out.len()]);
+        Ok(())
     }
 }
 
@@ -45,23 +46,30 @@ fn host(model: &Model) -> Host {
 
 fn model(dtype: DType, tied: bool) -> Model {
     let shape = Shape { layers: 3, hidden: 24, heads: 3, vocab: 37, seq: 16, tied };
-    Model::new(shape, dtype, Device::Cpu).unwrap()
+    Model::new(shape, shape.seq, dtype, Device::Cpu).unwrap()
 }
 
-fn tokens(model: &Model, seq: usize) -> (Tensor, Tensor) {
-    let tokens = (0..4 * (seq + 1)).map(|i| (i * i * 31 % 37) as i64).collect();
-    let sequences = 4;
-    model.batch(&Batch { tokens, sequences }).unwrap()
+fn batch(seq: usize) -> Batch {
+    let tokens: Vec<i64> = (0..4 * (seq + 1)).map(|i| (i * i * 31 % 37) as i64).collect();
+    let part = |shift: usize| {
+        tokens.chunks(seq + 1).flat_map(|row| &row[shift..shift + seq]).copied().collect()
+    };
+    Batch { inputs: part(0), targets: part(1), documents: None, sequences: 4 }
+}
+
+fn tokens(model: &Model, seq: usize) -> Tokens {
+    model.batch(&batch(seq)).unwrap()
 }
 
 /// Loss, and the gradients in the order in which they left, as fp32.
 fn streamed(
     model: &Model,
     source: &dyn WeightSource,
-    inputs: &Tensor,
-    targets: &Tensor,
+    tokens: &Tokens,
     factor: f64,
 ) -> (f64, Vec<(u64, Vec<f32>)>) {
+    let (inputs, targets) = (&tokens.inputs, &tokens.targets);
+    let documents = tokens.documents.as_ref();
     let mut gradients = Vec::new();
     let mut sink = |first: u64, gradient: &Tensor| {
         assert!(gradient.is_contiguous());
@@ -73,12 +81,12 @@ fn streamed(
         gradients.push((first, values));
         Ok(())
     };
-    let layers = model.tensors().shape().layers;
+    let layers = model.architecture().layers;
     let embed = model.load(Unit::Embed, source).unwrap();
-    let mut checkpoints = vec![model.forward(&embed, inputs).unwrap()];
+    let mut checkpoints = vec![model.forward(&embed, inputs, documents).unwrap()];
     for layer in 0..layers {
         let block = model.load(Unit::Block(layer), source).unwrap();
-        let output = model.forward(&block, &checkpoints[layer as usize]).unwrap();
+        let output = model.forward(&block, &checkpoints[layer as usize], documents).unwrap();
         checkpoints.push(output);
     }
     let head = model.load(Unit::Head, source).unwrap();
@@ -91,24 +99,24 @@ fn streamed(
     for layer in (0..layers).rev() {
         let block = model.load(Unit::Block(layer), source).unwrap();
         let input = checkpoints.pop().unwrap();
-        grad = model.backward_block(&block, &input, &grad, &mut sink).unwrap();
+        grad = model.backward_block(&block, &input, &grad, documents, &mut sink).unwrap();
     }
-    model.backward_embed(inputs, &grad, &mut tied, &mut sink).unwrap();
+    model.backward_embed(tokens, &grad, &mut tied, &mut sink).unwrap();
     (loss, gradients)
 }
 
 /// Largest difference to the reference, relative to the largest gradient element of each tensor; and the losses.
 fn difference(model: &Model, seq: usize, factor: f64) -> (f64, f64, f64) {
     let source = host(model);
-    let (inputs, targets) = tokens(model, seq);
-    let (loss, gradients) = streamed(model, &source, &inputs, &targets, factor);
+    let tokens = tokens(model, seq);
+    let (loss, gradients) = streamed(model, &source, &tokens, factor);
     let list = model.tensors();
     let (loss_expected, expected) = reference::loss_and_gradients(
         list,
         &source.values,
         Kind::Double,
-        &inputs,
-        &targets,
+        &tokens.inputs,
+        &tokens.targets,
         factor,
     );
     assert_eq!(gradients.len(), list.tensors().len());
@@ -169,9 +177,9 @@ fn sixteen_bit_gradients_are_those_of_fp32_within_their_precision() {
 fn power_of_two_scale_changes_fp32_gradients_by_that_factor_only() {
     let model = model(DType::Fp32, true);
     let source = host(&model);
-    let (inputs, targets) = tokens(&model, 16);
-    let (_, plain) = streamed(&model, &source, &inputs, &targets, 1.0);
-    let (_, scaled) = streamed(&model, &source, &inputs, &targets, 4096.0);
+    let tokens = tokens(&model, 16);
+    let (_, plain) = streamed(&model, &source, &tokens, 1.0);
+    let (_, scaled) = streamed(&model, &source, &tokens, 4096.0);
     for ((_, plain), (_, scaled)) in plain.iter().zip(&scaled) {
         for (a, b) in plain.iter().zip(scaled) {
             assert_eq!((a * 4096.0).to_bits(), b.to_bits());
@@ -185,8 +193,8 @@ fn passes_are_reproducible_bit_for_bit_and_on_any_thread() {
         let run = move || {
             let model = model(dtype, true);
             let source = host(&model);
-            let (inputs, targets) = tokens(&model, 16);
-            let (loss, gradients) = streamed(&model, &source, &inputs, &targets, 8.0);
+            let tokens = tokens(&model, 16);
+            let (loss, gradients) = streamed(&model, &source, &tokens, 8.0);
             let bits: Vec<u32> = gradients
                 .iter()
                 .flat_map(|(_, values)| values.iter().map(|value| value.to_bits()))
@@ -204,8 +212,8 @@ fn gradients_leave_in_flat_order_within_each_unit_and_complete_its_ranges() {
     for tied in [true, false] {
         let model = model(DType::Fp32, tied);
         let source = host(&model);
-        let (inputs, targets) = tokens(&model, 16);
-        let (_, gradients) = streamed(&model, &source, &inputs, &targets, 1.0);
+        let tokens = tokens(&model, 16);
+        let (_, gradients) = streamed(&model, &source, &tokens, 1.0);
         let mut left = gradients.into_iter();
         for plan in model.plans().iter().rev() {
             for range in &plan.completes {
@@ -226,8 +234,8 @@ fn gradients_leave_in_flat_order_within_each_unit_and_complete_its_ranges() {
 fn overflow_of_the_loss_scale_is_visible_in_the_gradients() {
     let model = model(DType::Fp16, true);
     let source = host(&model);
-    let (inputs, targets) = tokens(&model, 16);
-    let (loss, gradients) = streamed(&model, &source, &inputs, &targets, 1e9);
+    let tokens = tokens(&model, 16);
+    let (loss, gradients) = streamed(&model, &source, &tokens, 1e9);
     assert!(loss.is_finite());
     assert!(gradients.iter().any(|(_, values)| values.iter().any(|value| !value.is_finite())));
 }
@@ -236,23 +244,23 @@ fn overflow_of_the_loss_scale_is_visible_in_the_gradients() {
 fn calls_that_do_not_fit_the_model_are_errors() {
     let model = model(DType::Fp32, true);
     let source = host(&model);
-    let (inputs, targets) = tokens(&model, 16);
+    let tokens = tokens(&model, 16);
     let head = model.load(Unit::Head, &source).unwrap();
     let embed = model.load(Unit::Embed, &source).unwrap();
-    let hidden = model.forward(&embed, &inputs).unwrap();
-    assert!(model.forward(&head, &hidden).is_err());
-    assert!(model.loss(&embed, &hidden, &targets).is_err());
+    let hidden = model.forward(&embed, &tokens.inputs, None).unwrap();
+    assert!(model.forward(&head, &hidden, None).is_err());
+    assert!(model.loss(&embed, &hidden, &tokens.targets).is_err());
     let mut sink = |_: u64, _: &Tensor| Ok(());
-    assert!(model.backward_block(&head, &hidden, &hidden, &mut sink).is_err());
+    assert!(model.backward_block(&head, &hidden, &hidden, None, &mut sink).is_err());
     let mut tied = TiedGradient::default();
-    let result = model.backward_embed(&inputs, &hidden, &mut tied, &mut sink);
+    let result = model.backward_embed(&tokens, &hidden, &mut tied, &mut sink);
     assert!(result.unwrap_err().to_string().contains("tied"));
     let long = tokens_of(&model, 17);
-    let text = model.forward(&embed, &long).unwrap_err().to_string();
+    let text = model.forward(&embed, &long, None).unwrap_err().to_string();
     assert!(text.starts_with("forward pass of embedding"), "{text}");
-    let tokens = vec![37; 17];
-    let sequences = 1;
-    let text = model.batch(&Batch { tokens, sequences }).unwrap_err().to_string();
+    let mut wrong = batch(16);
+    wrong.targets[5] = 37;
+    let text = model.batch(&wrong).unwrap_err().to_string();
     assert!(text.contains("token 37") && text.contains("--vocab"), "{text}");
 }
 
@@ -264,16 +272,77 @@ fn tokens_of(model: &Model, length: usize) -> Tensor {
 fn an_error_of_the_sink_ends_the_pass() {
     let model = model(DType::Fp32, true);
     let source = host(&model);
-    let (inputs, _) = tokens(&model, 16);
+    let tokens = tokens(&model, 16);
     let embed = model.load(Unit::Embed, &source).unwrap();
     let block = model.load(Unit::Block(0), &source).unwrap();
-    let hidden = model.forward(&embed, &inputs).unwrap();
+    let hidden = model.forward(&embed, &tokens.inputs, None).unwrap();
     let mut calls = 0;
     let mut sink = |_: u64, _: &Tensor| {
         calls += 1;
         Err(Error::Invalid("full".into()))
     };
-    let result = model.backward_block(&block, &hidden, &hidden, &mut sink);
+    let result = model.backward_block(&block, &hidden, &hidden, None, &mut sink);
     assert_eq!(result.unwrap_err().to_string(), "full");
     assert_eq!(calls, 1);
+}
+
+/// Loss and gradients of a model whose sequences hold several documents, and of the same documents on their own.
+#[test]
+fn documents_that_share_a_sequence_do_not_see_each_other() {
+    let gpt = model(DType::Fp32, true);
+    let shape = Shape { layers: 2, hidden: 24, heads: 3, vocab: 37, seq: 16, tied: false };
+    let llama = Architecture {
+        family: Family::Llama,
+        key_value_heads: 1,
+        rope: Some(Rope { theta: 100.0, scaling: RopeScaling::None }),
+        qkv_biases: false,
+        out_bias: false,
+        feed_forward_biases: false,
+        ..shape.into()
+    };
+    let llama = Model::new(llama, 16, DType::Fp32, Device::Cpu).unwrap();
+    for explicit in [false, true] {
+        for architecture in [gpt.architecture(), llama.architecture()] {
+            let mut model = Model::new(architecture.clone(), 16, DType::Fp32, Device::Cpu).unwrap();
+            model.math.explicit_attention = explicit;
+            let source = host(&model);
+            let tokens: Vec<i64> = (0..16).map(|i| i * i * 31 % 37).collect();
+            let targets: Vec<i64> = (0..16).map(|i| i * 17 % 37).collect();
+            let numbers = (0..16).map(|i| i64::from(i >= 5) + i64::from(i >= 11)).collect();
+            let packed = Batch {
+                inputs: tokens.clone(),
+                targets: targets.clone(),
+                documents: Some(numbers),
+                sequences: 1,
+            };
+            let packed = model.batch(&packed).unwrap();
+            let (loss, gradients) = streamed(&model, &source, &packed, 1.0);
+            let mut sum = 0.0;
+            let mut expected: Vec<Vec<f32>> = Vec::new();
+            for range in [0..5, 5..11, 11..16] {
+                let one = Batch {
+                    inputs: tokens[range.clone()].to_vec(),
+                    targets: targets[range.clone()].to_vec(),
+                    documents: None,
+                    sequences: 1,
+                };
+                let one = model.batch(&one).unwrap();
+                let share = range.len() as f64 / 16.0;
+                let (loss, gradients) = streamed(&model, &source, &one, share);
+                sum += loss * share;
+                expected.resize(gradients.len(), Vec::new());
+                for (total, (_, gradient)) in expected.iter_mut().zip(gradients) {
+                    total.resize(gradient.len(), 0.0);
+                    total.iter_mut().zip(gradient).for_each(|(total, value)| *total += value);
+                }
+            }
+            assert!((loss - sum).abs() <= 1e-6, "{loss} {sum}");
+            for ((_, own), expected) in gradients.iter().zip(&expected) {
+                let scale = expected.iter().fold(0_f32, |most, value| most.max(value.abs()));
+                for (own, expected) in own.iter().zip(expected) {
+                    assert!((own - expected).abs() <= 2e-6 * scale, "{own} {expected}");
+                }
+            }
+        }
+    }
 }

@@ -3,29 +3,33 @@
 mod options;
 mod work;
 
+use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use nearfield_runtime::exec::Executor;
 use nearfield_runtime::graph::{Graph, Traffic};
-use nearfield_runtime::memory::HostVector;
 use nearfield_runtime::store::StepRecord;
 use nearfield_runtime::timeline::Timeline;
 use nearfield_runtime::types::HyperParameters;
 use nearfield_techniques::offload::plan::gradient::{MicroStep, UnitShape};
-use nearfield_techniques::offload::{EngineConfig, FlatModel, OffloadEngine, TensorRun};
+use nearfield_techniques::offload::{
+    EngineConfig, FlatModel, OffloadEngine, TensorRun, WeightSource,
+};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-pub use options::TrainOptions;
+pub use options::{ModelSource, TrainOptions};
 
-use crate::data::{BatchPlan, Corpus};
+use crate::checkpoint::{Checkpoint, Config, SaveOptions, Writer, to_config};
+use crate::data::{BatchPlan, Corpus, Format, Vocabulary};
 use crate::error::{Error, Result};
 use crate::generate::{GenerateOptions, generate};
-use crate::model::{Model, Unit, UnitPlan, parse_device};
+use crate::model::{Architecture, Model, Unit, UnitPlan, parse_device};
 use crate::scaler::{Scaler, ScalerState, combined_unscale};
 use options::Identity;
-use work::{Accumulators, MicroBatch, Weights};
+use work::{Accumulators, MicroBatch};
 
 /// State of the trainer after an iteration, as recorded with it on the drives.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -81,7 +85,12 @@ pub enum GraphKind {
 pub struct Trainer {
     options: TrainOptions,
     corpus: Corpus,
+    vocabulary: Vocabulary,
     model: Model,
+    /// What the model's own config.json says, where it has one.
+    config: Option<Config>,
+    /// Tensors of the model's files that it does not have.
+    unused: Vec<String>,
     engine: OffloadEngine,
     scaler: Scaler,
     identity: Identity,
@@ -95,27 +104,45 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// Reads the text, then creates the state on the drives or, with `resume`, continues it.
+    /// Reads the data, then creates the state on the drives or, with `resume`, continues it.
     ///
     /// # Errors
-    /// Text that cannot be used, contradictory options, drives that cannot be used, each with what to do.
+    /// Data or a model that cannot be used, contradictory options, drives that cannot be used, each with what to do.
     pub fn new(options: TrainOptions) -> Result<Self> {
+        Self::with_progress(options, &mut |_, _| {})
+    }
+
+    /// The same; `progress` gets bytes done and bytes in all while text is cut into tokens.
+    ///
+    /// # Errors
+    /// Those of [`Trainer::new`].
+    pub fn with_progress(
+        options: TrainOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self> {
         options.validate()?;
-        options.check_memory()?;
+        let (architecture, config) = options.model.read()?;
+        options.check_memory(&architecture)?;
         let device = parse_device(&options.compute)?;
         tch::set_num_threads(options.threads as i32);
-        let corpus = Corpus::load(&options.corpus, options.shape.seq)?;
-        if corpus.vocab_needed() > options.shape.vocab {
-            return Err(Error::Invalid(format!(
-                "the text needs a vocabulary of {}, but --vocab is {}; use --vocab 256 for text",
-                corpus.vocab_needed(),
-                options.shape.vocab
-            )));
+        let vocab = architecture.vocab;
+        let model = Model::new(architecture, options.seq, options.offload.weights_dtype, device)?;
+        let checkpoint = match &options.model {
+            ModelSource::Pretrained(directory) if !options.resume => {
+                Some(Checkpoint::open(directory, model.tensors())?)
+            }
+            _ => None,
+        };
+        let vocabulary = vocabulary(&options, config.as_ref())?;
+        let corpus = Corpus::load(&options.corpus, &vocabulary, options.seq, vocab, progress)?;
+        if let Some(checkpoint) = &checkpoint {
+            // Before an old run is replaced.
+            checkpoint.verify(options.threads)?;
         }
-        let model = Model::new(options.shape, options.offload.weights_dtype, device)?;
-        let identity = Identity::new(&options, corpus.digest());
+        let digest = corpus.digest().to_owned();
+        let identity = Identity::new(&options, model.architecture().clone(), digest);
         let flat = flat_model(&model)?;
-        let config = EngineConfig {
+        let engine_config = EngineConfig {
             options: options.offload.clone(),
             drives: options.drives.clone(),
             io: options.io.clone(),
@@ -127,7 +154,7 @@ impl Trainer {
         };
         let mut scaler = Scaler::new(options.loss_scale)?;
         let (engine, iteration, skipped, last_loss) = if options.resume {
-            let (engine, recovered) = OffloadEngine::resume(&config, flat)?;
+            let (engine, recovered) = OffloadEngine::resume(&engine_config, flat)?;
             let recorded: Recorded = serde_json::from_slice(&recovered.blob).map_err(|error| {
                 Error::Invalid(format!(
                     "the trainer's state on the drives cannot be read ({error}); they hold a run of another program"
@@ -147,10 +174,19 @@ impl Trainer {
             let record = record(0, 0, 0.0, Vec::new(), &recorded)?;
             let list = model.tensors();
             let seed = options.seed;
-            let engine =
-                OffloadEngine::create(&config, flat, options.overwrite, &record, &|first, out| {
-                    list.initialise(seed, first, out);
-                })?;
+            let engine = OffloadEngine::create(
+                &engine_config,
+                flat,
+                options.overwrite,
+                &record,
+                &|first, out| {
+                    match &checkpoint {
+                        Some(checkpoint) => checkpoint.read(first, out)?,
+                        None => list.initialise(seed, first, out),
+                    }
+                    Ok(())
+                },
+            )?;
             (engine, 0, 0, None)
         };
         let elements = model.tensors().elements() as usize;
@@ -158,7 +194,10 @@ impl Trainer {
         Ok(Self {
             options,
             corpus,
+            vocabulary,
+            unused: checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.unused().to_vec()),
             model,
+            config,
             engine,
             scaler,
             identity,
@@ -184,6 +223,21 @@ impl Trainer {
     /// The text.
     pub fn corpus(&self) -> &Corpus {
         &self.corpus
+    }
+
+    /// What tokens stand for.
+    pub fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
+    /// The model.
+    pub fn architecture(&self) -> &Architecture {
+        self.model.architecture()
+    }
+
+    /// Tensors in the files of the pretrained model that are not the model's.
+    pub fn unused_tensors(&self) -> &[String] {
+        &self.unused
     }
 
     /// Parameters of the model.
@@ -258,19 +312,26 @@ impl Trainer {
             tokens: 0,
             timelines: Vec::new(),
         };
+        let plan = self.batches();
+        let micro_batches = (0..accumulate)
+            .map(|micro_step| {
+                self.model.batch(&self.corpus.training(&plan, self.iteration, micro_step)?)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        // Every target of the step counts the same, whatever micro-batch it is in.
+        let counted = micro_batches.iter().map(|tokens| tokens.counted).sum::<u64>().max(1);
         let mut scan = Default::default();
-        for micro_step in 0..accumulate {
+        for (micro_step, tokens) in (0..accumulate).zip(micro_batches) {
             let kind = if micro_step + 1 == accumulate {
                 MicroStep::Offload
             } else {
                 MicroStep::Accumulate
             };
-            let batch = self.batches().training(self.corpus.train(), self.iteration, micro_step);
+            let share = tokens.counted as f64 / counted as f64;
             let micro = MicroBatch::new(
                 &self.model,
-                self.engine.weights(),
-                self.model.batch(&batch)?,
-                scale / f64::from(accumulate),
+                tokens,
+                scale * share,
                 self.engine.options().gradient_dtype,
                 self.accumulators.as_ref(),
             );
@@ -283,9 +344,12 @@ impl Trainer {
                     _ => report.backward_seconds += seconds,
                 }
             }
+            if kind == MicroStep::Accumulate {
+                self.predicted += graph.traffic();
+            }
             report.timelines.push((GraphKind::Gradient(kind), start, timeline));
-            report.loss += micro.loss() / f64::from(accumulate);
-            report.tokens += u64::from(self.options.batch) * u64::from(self.options.shape.seq);
+            report.loss += micro.loss() * share;
+            report.tokens += u64::from(self.options.batch) * u64::from(self.options.seq);
             scan = micro.scan();
         }
         let norm = scan.sum_squares.sqrt();
@@ -349,40 +413,88 @@ impl Trainer {
     /// # Errors
     /// What the model reports.
     pub fn evaluate(&self) -> Result<Option<f64>> {
-        let text = self.corpus.evaluation();
         let plan = self.batches();
-        let (mut sum, mut count, mut first) = (0.0, 0_u64, 0);
-        let sequences = plan.evaluation_sequences(text);
+        let (mut sum, mut counted, mut count, mut first) = (0.0, 0, 0_u64, 0);
+        let sequences = self.corpus.evaluation_sequences();
         while first < sequences && count < self.options.evaluation_batches {
-            let batch = plan.evaluation(text, first);
+            let batch = self.corpus.evaluation(&plan, first)?;
             if batch.sequences == 0 {
                 break;
             }
             first += u64::from(batch.sequences);
-            let (inputs, targets) = self.model.batch(&batch)?;
-            let (head, hidden) = self.model.forward_to_head(&self.weights(), inputs)?;
-            sum += self.model.loss(&head, &hidden, &targets)?;
+            let tokens = self.model.batch(&batch)?;
+            let documents = tokens.documents.as_ref();
+            let (head, hidden) =
+                self.model.forward_to_head(&*self.weights(), tokens.inputs, documents)?;
+            let loss = self.model.loss(&head, &hidden, &tokens.targets)?;
+            sum += loss * tokens.counted as f64;
+            counted += tokens.counted;
             count += 1;
         }
-        Ok((count > 0).then(|| sum / count as f64))
+        Ok((counted > 0).then(|| sum / counted as f64))
     }
 
     fn batches(&self) -> BatchPlan {
-        let TrainOptions { seed, batch, shape, .. } = &self.options;
-        BatchPlan { seed: *seed, sequences: *batch, seq: shape.seq }
+        let TrainOptions { seed, batch, accumulate, seq, .. } = self.options;
+        BatchPlan { seed, sequences: batch, accumulate, seq }
     }
 
-    /// Continues `prompt` with the current weights.
+    /// Continues `prompt`, or the beginning of the data, with the current weights. Returns both.
     ///
     /// # Errors
-    /// What the model reports.
-    pub fn generate(&self, prompt: &[u8], options: &GenerateOptions) -> Result<Vec<u8>> {
-        generate(&self.model, &self.weights(), prompt, options)
+    /// What the model or the tokenizer reports.
+    pub fn generate(
+        &self,
+        prompt: Option<&str>,
+        options: &GenerateOptions,
+    ) -> Result<(String, String)> {
+        /// Tokens of the data that are continued.
+        const TOKENS: usize = 16;
+        let tokens = match prompt {
+            Some(prompt) => {
+                let mut tokens = self.vocabulary.begin().to_vec();
+                tokens.extend(self.vocabulary.encode(prompt)?);
+                tokens
+            }
+            None => {
+                let plan = BatchPlan { sequences: 1, ..self.batches() };
+                let batch = match self.corpus.evaluation_sequences() {
+                    0 => self.corpus.training(&plan, 0, 0)?,
+                    _ => self.corpus.evaluation(&plan, 0)?,
+                };
+                batch.inputs.iter().take(TOKENS).map(|&token| token as u32).collect()
+            }
+        };
+        let allowed = self.vocabulary.size();
+        let added = generate(&self.model, &*self.weights(), &tokens, allowed, options)?;
+        let prompt = match prompt {
+            Some(prompt) => prompt.to_owned(),
+            None => self.vocabulary.decode(&tokens)?,
+        };
+        // Decoded together: the first character may need what comes before it.
+        let whole = self.vocabulary.decode(&[tokens, added.clone()].concat())?;
+        let text = whole.strip_prefix(&prompt).map(str::to_owned);
+        Ok((prompt, text.map_or_else(|| self.vocabulary.decode(&added), Ok)?))
     }
 
-    fn weights(&self) -> Weights<'_> {
-        let vector: &Arc<HostVector> = self.engine.weights();
-        Weights { vector, width: self.model.dtype().bytes() }
+    /// Saves the model as transformers loads it: the master weights, rounded to the options' format.
+    ///
+    /// # Errors
+    /// A directory that cannot be written, and what the drives report.
+    pub fn save(&self, target: &Path, options: &SaveOptions) -> Result<()> {
+        let (keys, companions) = match (&self.config, &self.options.model) {
+            (Some(config), ModelSource::Pretrained(directory)) => {
+                (config.keys.clone(), Some(directory.as_path()))
+            }
+            _ => (to_config(self.model.architecture(), options.dtype), None),
+        };
+        let writer = Writer::create(target, self.model.tensors(), keys, companions, options)?;
+        self.engine.master_weights(&|first, values| Ok(writer.put(first, values)?))?;
+        writer.finish()
+    }
+
+    fn weights(&self) -> Box<dyn WeightSource + '_> {
+        self.engine.weight_source()
     }
 
     /// Bytes of accumulators in host memory.
@@ -417,32 +529,56 @@ fn flat_model(model: &Model) -> Result<FlatModel> {
     Ok(FlatModel::new(tensors)?)
 }
 
+/// What tokens stand for: what the model's tokenizer says, or bytes for a model of one's own.
+fn vocabulary(options: &TrainOptions, config: Option<&Config>) -> Result<Vocabulary> {
+    let directory = match (&options.model, &options.tokenizer) {
+        (ModelSource::Pretrained(directory), _) => directory.as_path(),
+        (ModelSource::Scratch(_), Some(file)) => file.parent().unwrap_or(Path::new(".")),
+        (ModelSource::Scratch(_), None) => return Ok(Vocabulary::Bytes),
+    };
+    let end = config.and_then(|config| config.end_of_text);
+    let loaded = Vocabulary::load(directory, options.tokenizer.as_deref(), end);
+    let tokens = matches!(options.corpus.resolved_format()?, Format::Bin | Format::Npy);
+    match loaded {
+        // Tokens can be trained on without knowing their text.
+        Err(_) if tokens && options.tokenizer.is_none() => Ok(Vocabulary::Numbers),
+        loaded => loaded,
+    }
+}
+
 fn unit_shapes(options: &TrainOptions, model: &Model) -> Vec<UnitShape> {
-    let shape = options.shape;
-    let tokens = u64::from(options.batch) * u64::from(shape.seq);
+    let architecture = model.architecture();
+    let seq = u64::from(options.seq);
+    let tokens = u64::from(options.batch) * seq;
+    let runs = |ranges: &[Range<u64>]| {
+        ranges.iter().map(|range| (range.start, range.end - range.start)).collect()
+    };
     let unit = |plan: &UnitPlan| {
         let elements = plan.elements();
         let width = model.dtype().bytes();
-        let output_bytes = tokens * u64::from(shape.hidden) * width;
+        let output_bytes = tokens * u64::from(architecture.hidden) * width;
         UnitShape {
             name: plan.unit.to_string(),
             weight_elements: elements,
             output_bytes,
             score_bytes: match plan.unit {
-                Unit::Block(_) => 4 * tokens * u64::from(shape.seq) * u64::from(shape.heads),
+                Unit::Block(_) => 4 * tokens * seq * u64::from(architecture.heads),
                 _ => 0,
             },
             working_bytes: match plan.unit {
-                Unit::Head => tokens * u64::from(shape.vocab) * (width + 4),
+                Unit::Head => tokens * u64::from(architecture.vocab) * (width + 4),
                 _ => 17 * output_bytes,
             },
-            forward_flops: shape.forward_flops(plan.unit, elements, options.batch),
+            forward_flops: architecture.forward_flops(
+                plan.unit,
+                elements,
+                options.batch,
+                options.seq,
+            ),
             forward: plan.unit != Unit::Head,
-            gradients: plan
-                .completes
-                .iter()
-                .map(|range| (range.start, range.end - range.start))
-                .collect(),
+            backward_weights: plan.unit != Unit::Embed,
+            reads: runs(&plan.reads),
+            gradients: runs(&plan.completes),
         }
     };
     model.plans().iter().map(unit).collect()

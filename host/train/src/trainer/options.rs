@@ -5,22 +5,55 @@ use std::path::PathBuf;
 use nearfield_runtime::io::IoOptions;
 use nearfield_runtime::store::Durability;
 use nearfield_runtime::types::{HyperParameters, THREADS_MAX};
-use nearfield_techniques::offload::{DeviceChoice, OffloadOptions};
+use nearfield_techniques::offload::{ActivationPlace, DeviceChoice, OffloadOptions, WeightsPlace};
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::Config;
 use crate::data::CorpusOptions;
 use crate::error::{Error, Result};
-use crate::model::Shape;
+use crate::model::{Architecture, Shape};
 use crate::scaler::LossScale;
 use crate::schedule::Schedule;
+
+/// Where the model comes from.
+#[derive(Debug, Clone)]
+pub enum ModelSource {
+    /// A GPT with random weights.
+    Scratch(Shape),
+    /// The weights in a directory, as Hugging Face keeps them.
+    Pretrained(PathBuf),
+}
+
+impl ModelSource {
+    /// The model, and the keys of its `config.json` where it has one.
+    ///
+    /// # Errors
+    /// A `config.json` that cannot be used.
+    pub fn read(&self) -> Result<(Architecture, Option<Config>)> {
+        match self {
+            Self::Scratch(shape) => {
+                shape.validate()?;
+                Ok(((*shape).into(), None))
+            }
+            Self::Pretrained(directory) => {
+                let config = Config::read(directory)?;
+                Ok((config.architecture.clone(), Some(config)))
+            }
+        }
+    }
+}
 
 /// Options of a [`super::Trainer`].
 #[derive(Debug, Clone)]
 pub struct TrainOptions {
-    /// Text.
+    /// Data.
     pub corpus: CorpusOptions,
     /// Model.
-    pub shape: Shape,
+    pub model: ModelSource,
+    /// The tokenizer's file, where it is not that of the model's directory; without both, bytes are tokens.
+    pub tokenizer: Option<PathBuf>,
+    /// Tokens of a sequence.
+    pub seq: u32,
     /// Sequences of a micro-batch.
     pub batch: u32,
     /// Micro-batches of a step.
@@ -65,7 +98,6 @@ impl TrainOptions {
     /// # Errors
     /// [`Error::Invalid`] that names the option and what to change.
     pub fn validate(&self) -> Result<()> {
-        self.shape.validate()?;
         self.schedule.validate()?;
         self.loss_scale.validate()?;
         self.offload.validate()?;
@@ -122,25 +154,32 @@ impl TrainOptions {
     ///
     /// # Errors
     /// [`Error::Invalid`] with what is needed and what to change.
-    pub fn check_memory(&self) -> Result<()> {
+    pub fn check_memory(&self, model: &Architecture) -> Result<()> {
         let Some(total) = memory_bytes() else { return Ok(()) };
-        let parameters = self.shape.parameters();
+        let parameters = model.parameters();
         let width = u128::from(self.offload.weights_dtype.bytes());
         let state = if self.offload.system.on_drives() { 0 } else { 16 };
+        let copy = match self.offload.weights {
+            WeightsPlace::Host => width,
+            WeightsPlace::Drive => 0,
+        };
         let accumulators = if self.accumulate > 1 { 4 } else { 0 };
         // Tensors' names and the units' plans take some kilobytes a block.
-        let weights =
-            parameters * (width + state + accumulators) + u128::from(self.shape.layers) * 8192;
-        let tokens = u128::from(self.batch) * u128::from(self.shape.seq);
-        let outputs =
-            (u128::from(self.shape.layers) + 1) * tokens * u128::from(self.shape.hidden) * width;
+        let weights = parameters * (copy + state + accumulators) + u128::from(model.layers) * 8192;
+        let tokens = u128::from(self.batch) * u128::from(self.seq);
+        let outputs = match self.offload.activations {
+            ActivationPlace::Host => {
+                (u128::from(model.layers) + 1) * tokens * u128::from(model.hidden) * width
+            }
+            ActivationPlace::Device | ActivationPlace::Drive => 0,
+        };
         if weights + outputs <= total {
             return Ok(());
         }
         let gigabytes = |bytes: u128| bytes as f64 / 1e9;
         Err(Error::Invalid(format!(
             "{:.1} GB of working weights and {:.1} GB of block outputs exceed the {:.1} GB of this machine's memory; \
-             use fewer --layers, a smaller --hidden, --batch or --seq, or --dtype bf16",
+             use a smaller model (--layers, --hidden), --batch or --seq, --dtype bf16, or --weights drive and --activations drive",
             gigabytes(weights),
             gigabytes(outputs),
             gigabytes(total)
@@ -163,21 +202,21 @@ pub(super) struct Identity {
     batch: u32,
     accumulate: u32,
     dtype: String,
-    heads: u32,
+    model: Architecture,
     seq: u32,
     threads: usize,
     text: String,
 }
 
 impl Identity {
-    pub fn new(options: &TrainOptions, text: String) -> Self {
+    pub fn new(options: &TrainOptions, model: Architecture, text: String) -> Self {
         Self {
             seed: options.seed,
             batch: options.batch,
             accumulate: options.accumulate,
             dtype: options.offload.weights_dtype.name().to_owned(),
-            heads: options.shape.heads,
-            seq: options.shape.seq,
+            model,
+            seq: options.seq,
             threads: options.threads,
             text,
         }
@@ -185,15 +224,21 @@ impl Identity {
 
     /// Names the first option that differs from the run's.
     pub fn check(&self, stored: &Self) -> Result<()> {
+        let heads = |identity: &Self| identity.model.heads.to_string();
         let pairs = [
             ("--seed", self.seed.to_string(), stored.seed.to_string()),
             ("--batch", self.batch.to_string(), stored.batch.to_string()),
             ("--accumulate", self.accumulate.to_string(), stored.accumulate.to_string()),
             ("--dtype", self.dtype.clone(), stored.dtype.clone()),
-            ("--heads", self.heads.to_string(), stored.heads.to_string()),
+            ("--heads", heads(self), heads(stored)),
+            ("the model", described(&self.model), described(&stored.model)),
             ("--seq", self.seq.to_string(), stored.seq.to_string()),
             ("--threads", self.threads.to_string(), stored.threads.to_string()),
-            ("text of --data (its digest)", self.text.clone(), stored.text.clone()),
+            (
+                "data (by its digest; see --data, --order, --packing)",
+                self.text.clone(),
+                stored.text.clone(),
+            ),
         ];
         for (name, own, stored) in pairs {
             if own != stored {
@@ -202,6 +247,23 @@ impl Identity {
                 )));
             }
         }
+        if self.model != stored.model {
+            return Err(Error::Invalid(
+                "the run on the drives has a model with other options in its config.json; resume it with the same, or start anew \
+                 with --overwrite"
+                    .into(),
+            ));
+        }
         Ok(())
     }
+}
+
+fn described(model: &Architecture) -> String {
+    format!(
+        "{} of {} blocks, width {}, {} tokens",
+        model.family.name(),
+        model.layers,
+        model.hidden,
+        model.vocab
+    )
 }

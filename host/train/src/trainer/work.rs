@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use nearfield_runtime::kernels::{self, GradientRef, GradientScan, Isa};
-use nearfield_runtime::memory::HostVector;
 use nearfield_runtime::types::DType;
 use nearfield_techniques::offload::ModelWork;
 use nearfield_techniques::offload::plan::Action;
@@ -11,21 +10,7 @@ use parking_lot::Mutex;
 use tch::{Device, Tensor};
 
 use crate::error::{Error, Result};
-use crate::model::{Model, TiedGradient, Unit, UnitWeights, WeightSource, read_out};
-
-/// Working weights as the model reads them.
-pub(super) struct Weights<'a> {
-    pub vector: &'a HostVector,
-    pub width: u64,
-}
-
-impl WeightSource for Weights<'_> {
-    fn copy_out(&self, first_element: u64, out: &mut [u8]) {
-        self.vector
-            .copy_out(first_element * self.width, out)
-            .expect("the vector was made for this model, whose ranges lie in it");
-    }
-}
+use crate::model::{Model, TiedGradient, Tokens, Unit, UnitWeights, WeightSource, read_out};
 
 /// Gradients of a micro-batch that was not the last of its step, summed in fp32.
 pub(super) type Accumulators = Mutex<Vec<f32>>;
@@ -33,13 +18,11 @@ pub(super) type Accumulators = Mutex<Vec<f32>>;
 /// One micro-batch on its way through the graph.
 pub(super) struct MicroBatch<'a> {
     model: &'a Model,
-    weights: Weights<'a>,
     /// Loss scale over micro-batches of a step.
     factor: f64,
     gradient_dtype: DType,
     accumulators: Option<&'a Accumulators>,
-    inputs: Mutex<Tensor>,
-    targets: Mutex<Tensor>,
+    tokens: Mutex<Tokens>,
     units: Vec<UnitState>,
     /// Output of the last unit that ran forward.
     hidden: Mutex<Option<Tensor>>,
@@ -55,6 +38,8 @@ struct UnitState {
     weights: Mutex<Option<UnitWeights>>,
     /// Output on the compute device, to be saved.
     output: Mutex<Option<Tensor>>,
+    /// Its sizes, where its bytes go elsewhere.
+    sizes: Mutex<Vec<i64>>,
     /// Output in host memory.
     saved: Mutex<Option<Tensor>>,
     /// Output on the compute device again, for the next unit's backward pass.
@@ -83,20 +68,17 @@ impl HostGradient {
 impl<'a> MicroBatch<'a> {
     pub fn new(
         model: &'a Model,
-        vector: &'a HostVector,
-        (inputs, targets): (Tensor, Tensor),
+        tokens: Tokens,
         factor: f64,
         gradient_dtype: DType,
         accumulators: Option<&'a Accumulators>,
     ) -> Self {
         Self {
             model,
-            weights: Weights { vector, width: model.dtype().bytes() },
             factor,
             gradient_dtype,
             accumulators,
-            inputs: Mutex::new(inputs),
-            targets: Mutex::new(targets),
+            tokens: Mutex::new(tokens),
             units: model.plans().iter().map(|_| UnitState::default()).collect(),
             hidden: Mutex::new(None),
             gradient: Mutex::new(None),
@@ -119,27 +101,24 @@ impl<'a> MicroBatch<'a> {
         })
     }
 
+    /// The micro-batch, for use by one task.
+    fn tokens(&self) -> Tokens {
+        self.tokens.lock().shallow_clone()
+    }
+
     fn unit(&self, unit: usize) -> Unit {
         self.model.plans()[unit].unit
     }
 
     fn act(&self, action: Action) -> Result<()> {
         match action {
-            Action::LoadUnit { unit, backward } => {
-                // The embedding's backward pass needs no weights.
-                if !(backward && self.unit(unit) == Unit::Embed) {
-                    let loaded = self.model.load(self.unit(unit), &self.weights)?;
-                    *self.units[unit].weights.lock() = Some(loaded);
-                }
-                Ok(())
-            }
             Action::Forward { unit } => self.forward(unit),
-            Action::SaveActivation { unit } => {
+            Action::SaveActivation { unit, .. } => {
                 let output = take(&self.units[unit].output, "output")?;
                 *self.units[unit].saved.lock() = Some(moved(&output, Device::Cpu)?);
                 Ok(())
             }
-            Action::LoadActivation { unit } => {
+            Action::LoadActivation { unit, .. } => {
                 let saved = take(&self.units[unit].saved, "saved output")?;
                 *self.units[unit].loaded.lock() = Some(moved(&saved, self.model.device())?);
                 Ok(())
@@ -153,10 +132,11 @@ impl<'a> MicroBatch<'a> {
     fn forward(&self, unit: usize) -> Result<()> {
         let weights = take(&self.units[unit].weights, "weights")?;
         let input = match unit {
-            0 => self.inputs.lock().shallow_clone(),
+            0 => self.tokens.lock().inputs.shallow_clone(),
             _ => take(&self.hidden, "input")?,
         };
-        let output = self.model.forward(&weights, &input)?;
+        let documents = self.tokens().documents;
+        let output = self.model.forward(&weights, &input, documents.as_ref())?;
         *self.units[unit].output.lock() = Some(output.shallow_clone());
         *self.hidden.lock() = Some(output);
         Ok(())
@@ -168,14 +148,19 @@ impl<'a> MicroBatch<'a> {
             gradients.push((first, gradient.shallow_clone()));
             Ok(())
         };
-        let input = || take(&self.units[unit - 1].loaded, "input");
+        let input = || {
+            let before = &self.units[unit - 1];
+            // Where outputs stay on the compute device, nothing was loaded.
+            let loaded = before.loaded.lock().take().or_else(|| before.output.lock().take());
+            loaded.ok_or_else(|| missing("input"))
+        };
         match self.unit(unit) {
             Unit::Head => {
                 let weights = take(&self.units[unit].weights, "weights")?;
                 let (loss, gradient) = self.model.backward_head(
                     &weights,
                     &input()?,
-                    &self.targets.lock(),
+                    &self.tokens().targets,
                     self.factor,
                     &mut self.tied.lock(),
                     &mut sink,
@@ -186,14 +171,20 @@ impl<'a> MicroBatch<'a> {
             Unit::Block(_) => {
                 let weights = take(&self.units[unit].weights, "weights")?;
                 let output = take(&self.gradient, "gradient")?;
-                let gradient =
-                    self.model.backward_block(&weights, &input()?, &output, &mut sink)?;
+                let documents = self.tokens().documents;
+                let gradient = self.model.backward_block(
+                    &weights,
+                    &input()?,
+                    &output,
+                    documents.as_ref(),
+                    &mut sink,
+                )?;
                 *self.gradient.lock() = Some(gradient);
             }
             Unit::Embed => {
                 let output = take(&self.gradient, "gradient")?;
-                let inputs = self.inputs.lock();
-                self.model.backward_embed(&inputs, &output, &mut self.tied.lock(), &mut sink)?;
+                let tokens = self.tokens();
+                self.model.backward_embed(&tokens, &output, &mut self.tied.lock(), &mut sink)?;
             }
         }
         *self.units[unit].gradients.lock() = gradients;
@@ -269,6 +260,29 @@ impl ModelWork for MicroBatch<'_> {
         Ok(self.act(action)?)
     }
 
+    fn load(
+        &self,
+        unit: usize,
+        _: bool,
+        weights: &dyn WeightSource,
+    ) -> nearfield_runtime::Result<()> {
+        let loaded = self.model.load(self.unit(unit), weights)?;
+        *self.units[unit].weights.lock() = Some(loaded);
+        Ok(())
+    }
+
+    fn save_output(&self, unit: usize, to: &mut [u8]) -> nearfield_runtime::Result<()> {
+        let output = take(&self.units[unit].output, "output")?;
+        *self.units[unit].sizes.lock() = output.size();
+        Ok(read_out(&output, self.model.dtype(), to)?)
+    }
+
+    fn load_output(&self, unit: usize, from: &[u8]) -> nearfield_runtime::Result<()> {
+        let sizes = self.units[unit].sizes.lock().clone();
+        *self.units[unit].loaded.lock() = Some(self.model.upload_output(from, &sizes)?);
+        Ok(())
+    }
+
     fn offload(
         &self,
         unit: usize,
@@ -295,9 +309,11 @@ impl ModelWork for MicroBatch<'_> {
 }
 
 fn take<T>(slot: &Mutex<Option<T>>, what: &str) -> Result<T> {
-    slot.lock().take().ok_or_else(|| {
-        Error::Invalid(format!("a unit's {what} is missing; this is a defect of the task graph"))
-    })
+    slot.lock().take().ok_or_else(|| missing(what))
+}
+
+fn missing(what: &str) -> Error {
+    Error::Invalid(format!("a unit's {what} is missing; this is a defect of the task graph"))
 }
 
 fn moved(tensor: &Tensor, device: Device) -> Result<Tensor> {

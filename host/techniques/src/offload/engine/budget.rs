@@ -5,9 +5,9 @@ use nearfield_runtime::layout::Layout;
 use serde::Serialize;
 
 use super::buffers::BufferSizes;
-use crate::offload::options::{Encoder, OffloadOptions};
+use crate::offload::options::{Encoder, OffloadOptions, WeightsPlace};
 use crate::offload::plan::Pieces;
-use crate::offload::plan::gradient::Staging;
+use crate::offload::plan::gradient::{Paging, Staging};
 use crate::offload::plan::update_host::host_sets;
 
 /// Bytes by purpose.
@@ -21,6 +21,8 @@ pub struct MemoryBudget {
     pub staging_bytes: u64,
     /// Master weights on their way up, and scratch.
     pub weight_read_bytes: u64,
+    /// Master weights and outputs of units on their way between drives and the compute device.
+    pub paging_bytes: u64,
     /// Working weights.
     pub weights_bytes: u64,
     /// Residuals of error feedback.
@@ -37,8 +39,16 @@ pub(super) fn weight_read_bytes(layout: &Layout, options: &OffloadOptions, drive
 
 impl MemoryBudget {
     /// The budget of a run.
-    pub fn new(layout: &Layout, options: &OffloadOptions, staging: Staging) -> Self {
-        let weights_bytes = layout.elements * options.weights_dtype.bytes();
+    pub fn new(
+        layout: &Layout,
+        options: &OffloadOptions,
+        staging: Staging,
+        paging: &Paging,
+    ) -> Self {
+        let weights_bytes = match options.weights {
+            WeightsPlace::Host => layout.elements * options.weights_dtype.bytes(),
+            WeightsPlace::Drive => 0,
+        };
         let variables = 4 * options.optimizer.variables().len() as u64;
         if !options.system.on_drives() {
             let width = variables + options.gradient_dtype.bytes();
@@ -68,6 +78,7 @@ impl MemoryBudget {
                 * drives.clone().map(sizes).sum::<u64>(),
             staging_bytes: u64::from(staging.buffers) * (dense + pairs),
             weight_read_bytes: drives.map(|d| 2 * weight_read_bytes(layout, options, d)).sum(),
+            paging_bytes: paging.weights_bytes() + paging.outputs_bytes(),
             weights_bytes,
             residual_bytes: if options.error_feedback { 4 * layout.padded_total() } else { 0 },
             state_bytes: 0,
@@ -80,6 +91,7 @@ impl MemoryBudget {
             + self.host_update_bytes
             + self.staging_bytes
             + self.weight_read_bytes
+            + self.paging_bytes
     }
 
     /// What of it lies in host memory, where local memory of the devices does or does not.

@@ -5,17 +5,38 @@ use nearfield_runtime::exec::Work;
 use nearfield_runtime::graph::Task;
 use nearfield_runtime::timeline::Timeline;
 
-use super::OffloadEngine;
+use super::paging::HostWeights;
+use super::{OffloadEngine, WeightSource};
 use crate::offload::plan::gradient::MicroStep;
+#[cfg(doc)]
+use crate::offload::plan::gradient::UnitShape;
 use crate::offload::plan::{Action, Plan};
 
 /// The model's part of a micro-step. Called from several threads, as the graph allows.
 pub trait ModelWork: Sync {
-    /// Loads, forward, backward, accumulation: everything but gradients on their way to drives.
+    /// Forward, backward, accumulation, and outputs that the model keeps: everything that the other methods do not.
     ///
     /// # Errors
     /// Whatever the model's computation reports.
     fn compute(&self, action: Action) -> Result<()>;
+
+    /// Brings the weights of `unit` to the compute device, for its backward pass or its forward pass.
+    ///
+    /// # Errors
+    /// Whatever the model's computation or `weights` reports.
+    fn load(&self, unit: usize, backward: bool, weights: &dyn WeightSource) -> Result<()>;
+
+    /// Copies the output of `unit` to host memory: [`UnitShape::output_bytes`] bytes.
+    ///
+    /// # Errors
+    /// Whatever the model's computation reports.
+    fn save_output(&self, unit: usize, to: &mut [u8]) -> Result<()>;
+
+    /// Copies it back to the compute device.
+    ///
+    /// # Errors
+    /// Whatever the model's computation reports.
+    fn load_output(&self, unit: usize, from: &[u8]) -> Result<()>;
 
     /// Hands over the gradient of `unit` within `[start, start + elements)` of the flat vector, in runs:
     /// `sink` takes the first element of a run and its bytes in the gradient's format.
@@ -53,6 +74,23 @@ impl Work for GradientWork<'_> {
             }
             Action::WriteGradient { part, staging } => engine.write_gradient(part, staging),
             Action::WriteResidual { part, .. } => engine.write_residual(part),
+            Action::ReadUnit { unit, drive, buffer } => engine.read_unit(unit, drive, buffer),
+            Action::LoadUnit { unit, backward, buffer: Some(buffer) } => {
+                self.model.load(unit, backward, &engine.unit_weights(unit, buffer)?)
+            }
+            Action::LoadUnit { unit, backward, buffer: None } => {
+                let width = engine.options().weights_dtype.bytes();
+                let weights = HostWeights { vector: engine.weights(), width };
+                self.model.load(unit, backward, &weights)
+            }
+            Action::SaveActivation { unit, buffer: Some(buffer) } => {
+                engine.with_output(unit, buffer, |to| self.model.save_output(unit, to))
+            }
+            Action::LoadActivation { unit, buffer: Some(buffer) } => {
+                engine.with_output(unit, buffer, |from| self.model.load_output(unit, from))
+            }
+            Action::WriteActivation { unit, buffer } => engine.write_output(unit, buffer),
+            Action::ReadActivation { unit, buffer } => engine.read_output(unit, buffer),
             action => self.model.compute(action),
         }
     }

@@ -5,6 +5,7 @@ mod buffers;
 mod gradient_work;
 mod gradients;
 mod memory_state;
+mod paging;
 mod setup;
 mod state_io;
 mod update_work;
@@ -27,6 +28,7 @@ use rayon::ThreadPool;
 
 pub use budget::MemoryBudget;
 pub use gradient_work::ModelWork;
+pub use paging::WeightSource;
 
 use super::options::OffloadOptions;
 use super::placement::FlatModel;
@@ -35,6 +37,7 @@ use super::plan::{Plan, gradient};
 use buffers::BufferSet;
 use gradients::{Compression, Staging};
 use memory_state::MemoryState;
+use paging::Pager;
 use update_work::UpdateWork;
 
 /// What stands beside each drive.
@@ -115,6 +118,10 @@ pub struct OffloadEngine {
     staging_bank: Option<BufferBank>,
     staging: Option<Staging>,
     compression: Option<Compression>,
+    /// What lies on drives and comes to host memory only while it is needed.
+    pager: Option<Pager>,
+    /// Bytes of each unit's output.
+    output_bytes: Vec<u64>,
     /// Optimizer steps done.
     step: u64,
 }
@@ -145,7 +152,8 @@ impl OffloadEngine {
         &self.budget
     }
 
-    /// The working weights in host memory, in the working format and flat order.
+    /// The working weights in host memory, in the working format and flat order; empty where units read the master weights from the
+    /// drives.
     pub fn weights(&self) -> &Arc<HostVector> {
         &self.weights
     }

@@ -23,15 +23,17 @@ use super::budget::{MemoryBudget, weight_read_bytes};
 use super::buffers::{BufferSet, BufferSizes};
 use super::gradients::{Compression, Pairs, Staging};
 use super::memory_state::MemoryState;
+use super::paging::Pager;
 use super::update_work::UpdateWork;
 use super::{DeviceChoice, DriveUnit, EngineConfig, HostBuffers, OffloadEngine, gradient_plans};
 use crate::offload::options::{Encoder, OffloadOptions};
 use crate::offload::placement::{self, FlatModel};
+use crate::offload::plan::gradient::Paging;
 use crate::offload::plan::update;
 use crate::offload::plan::update_host::host_sets;
 
 /// Gives the initial weights of `[first, first + length)` of the flat vector.
-pub type Initial<'a> = dyn Fn(u64, &mut [f32]) + Sync + 'a;
+pub type Initial<'a> = dyn Fn(u64, &mut [f32]) -> Result<()> + Sync + 'a;
 
 impl OffloadEngine {
     /// Creates the state of a new run with weights from `initial` and zero moments.
@@ -111,6 +113,7 @@ struct Assembly {
     host_arena: Option<Arc<Arena>>,
     device_arenas: Vec<Arc<Arena>>,
     read_arenas: Vec<Arc<Arena>>,
+    paging_arena: Option<Arc<Arena>>,
 }
 
 impl Assembly {
@@ -126,7 +129,8 @@ impl Assembly {
         let parts: Vec<usize> = (0..layout.parts.len()).collect();
         let update_plan = update::plan(&layout, &options, &parts)?;
         let (gradient_plans, staging) = gradient_plans(&layout, &options, &config.units)?;
-        let budget = MemoryBudget::new(&layout, &options, staging);
+        let paging = Paging::new(&layout, &options, &config.units);
+        let budget = MemoryBudget::new(&layout, &options, staging, &paging);
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(config.threads)
             .thread_name(|index| format!("kernel{index}"))
@@ -138,6 +142,7 @@ impl Assembly {
             host_arena: None,
             device_arenas: Vec::new(),
             read_arenas: Vec::new(),
+            paging_arena: None,
             engine: OffloadEngine {
                 isa: Isa::detect(),
                 pool: Arc::new(pool),
@@ -153,6 +158,8 @@ impl Assembly {
                 staging_bank: None,
                 staging: None,
                 compression: None,
+                pager: None,
+                output_bytes: config.units.iter().map(|unit| unit.output_bytes).collect(),
                 step: 0,
                 model,
                 layout,
@@ -161,6 +168,11 @@ impl Assembly {
         };
         if assembly.engine.options.system.on_drives() {
             assembly.reserve(config, staging, lock)?;
+            if paging != Paging::default() {
+                let (pager, arena) = Pager::new(paging, lock)?;
+                assembly.engine.pager = Some(pager);
+                assembly.paging_arena = Some(arena);
+            }
         } else {
             let engine = &mut assembly.engine;
             let options = &engine.options;
@@ -245,6 +257,7 @@ impl Assembly {
                 arenas.extend(self.device_arenas.get(drive).map(|arena| &**arena));
                 arenas.extend(self.host_arena.as_deref());
                 arenas.extend(self.staging_arena.as_deref());
+                arenas.extend(self.paging_arena.as_deref());
                 engine.register(&arenas)?;
                 Ok(engine)
             })
@@ -314,6 +327,9 @@ impl Assembly {
 
     fn finish(self, drives: Vec<DriveUnit>) -> Result<OffloadEngine> {
         let mut engine = self.engine;
+        if let Some(pager) = &mut engine.pager {
+            pager.open_files(&drives)?;
+        }
         engine.drives = drives;
         Ok(engine)
     }

@@ -10,6 +10,7 @@ use nearfield_runtime::{Error, Result};
 
 use super::OffloadEngine;
 use super::setup::Initial;
+use crate::offload::options::WeightsPlace;
 
 impl OffloadEngine {
     /// Initial weights of `--system memory`.
@@ -18,7 +19,7 @@ impl OffloadEngine {
         for (part, run) in self.layout.parts.iter().enumerate() {
             let mut state = state.part(part);
             let param = &mut state.variables[0][..run.elements as usize];
-            initial(run.start, param);
+            initial(run.start, param)?;
             self.publish_f32(run.start, param)?;
         }
         Ok(())
@@ -26,15 +27,38 @@ impl OffloadEngine {
 
     /// Fills the working weights from the master weights, checking these.
     pub(super) fn load_weights(&self) -> Result<()> {
+        if self.options.weights == WeightsPlace::Drive {
+            return Ok(());
+        }
+        self.master_weights(&|first, master| self.publish_f32(first, master))
+    }
+
+    /// Hands over master weights, from all drives at once: `sink` takes the first element in the flat vector, and the values, which
+    /// were checked against their sums. Every element comes once, in no fixed order.
+    ///
+    /// # Errors
+    /// What the drives report, data that does not match its checksum, and the first error of `sink`.
+    pub fn master_weights(&self, sink: &(dyn Fn(u64, &[f32]) -> Result<()> + Sync)) -> Result<()> {
+        if let Some(state) = &self.memory {
+            for (part, run) in self.layout.parts.iter().enumerate() {
+                let state = state.part(part);
+                sink(run.start, &state.variables[0][..run.elements as usize])?;
+            }
+            return Ok(());
+        }
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.drives.len() as u32)
-                .map(|drive| scope.spawn(move || self.load_weights_of(drive)))
+                .map(|drive| scope.spawn(move || self.master_weights_of(drive, sink)))
                 .collect();
             threads.into_iter().try_for_each(joined)
         })
     }
 
-    fn load_weights_of(&self, drive: u32) -> Result<()> {
+    fn master_weights_of(
+        &self,
+        drive: u32,
+        sink: &(dyn Fn(u64, &[f32]) -> Result<()> + Sync),
+    ) -> Result<()> {
         let unit = self.drive(drive);
         let mut scratch = unit.weight_reads[0].lock();
         for &part in unit.store.parts() {
@@ -44,7 +68,7 @@ impl OffloadEngine {
             unit.store.read_verified(&arrays[0], &mut scratch, &mut |done, piece| {
                 let (first, master) = (done / 4, bytemuck::cast_slice::<u8, f32>(piece));
                 let real = run.elements.saturating_sub(first).min(master.len() as u64) as usize;
-                self.publish_f32(run.start + first, &master[..real])
+                sink(run.start + first, &master[..real])
             })?;
         }
         Ok(())
@@ -108,7 +132,7 @@ fn initialise_drive(
             let elements = block.min(padded - first);
             let values = &mut scratch.as_f32_mut()[..elements as usize];
             let real = run.elements.saturating_sub(first).min(elements) as usize;
-            initial(run.start + first, &mut values[..real]);
+            initial(run.start + first, &mut values[..real])?;
             values[real..].fill(0.0);
             let bytes = &scratch[..elements as usize * 4];
             sum = sum.wrapping_add(kernels::checksum(engine.isa, bytes, first));

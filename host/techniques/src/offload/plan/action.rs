@@ -111,12 +111,23 @@ pub enum Action {
         /// Which of the drive's host buffers.
         buffer: u32,
     },
+    /// Reads what one drive has of a unit's master weights to a host buffer.
+    ReadUnit {
+        /// Which unit.
+        unit: usize,
+        /// Which drive.
+        drive: u32,
+        /// Host buffer.
+        buffer: u32,
+    },
     /// Copies a unit's weights to the compute device.
     LoadUnit {
         /// Which unit.
         unit: usize,
         /// Whether for the backward pass.
         backward: bool,
+        /// Host buffer with its master weights; without one they come from the working weights.
+        buffer: Option<u32>,
     },
     /// Runs a unit forward.
     Forward {
@@ -127,11 +138,29 @@ pub enum Action {
     SaveActivation {
         /// Which unit.
         unit: usize,
+        /// Host buffer; without one the model keeps it.
+        buffer: Option<u32>,
     },
-    /// Copies a unit's input back to the compute device.
+    /// Writes a unit's output from a host buffer to its drive.
+    WriteActivation {
+        /// Which unit.
+        unit: usize,
+        /// Host buffer.
+        buffer: u32,
+    },
+    /// Reads it back.
+    ReadActivation {
+        /// Which unit.
+        unit: usize,
+        /// Host buffer.
+        buffer: u32,
+    },
+    /// Copies a unit's output back to the compute device, for the next one's backward pass.
     LoadActivation {
         /// Which unit.
         unit: usize,
+        /// Host buffer; without one the model has it.
+        buffer: Option<u32>,
     },
     /// Recomputes a unit and runs it backward.
     Backward {

@@ -11,7 +11,8 @@ pub fn kept_total(layout: &Layout, options: &OffloadOptions) -> u64 {
     (0..layout.parts.len()).map(|part| codec::kept(options.topk_keep, layout.padded(part))).sum()
 }
 
-/// Data bytes of one step: gradient offload and update.
+/// Data bytes of one step: gradient offload and update. What units read of their weights and inputs on drives is not in it: see
+/// [`super::gradient::paged_traffic`].
 pub fn step_traffic(layout: &Layout, options: &OffloadOptions) -> Traffic {
     let elements = layout.padded_total();
     let state = 4 * options.optimizer.variables().len() as u64 * elements;
@@ -32,9 +33,10 @@ pub fn step_traffic(layout: &Layout, options: &OffloadOptions) -> Traffic {
             media_write: gradient + state,
         },
         System::Su | System::SuO | System::SuOC => {
-            let (upstream, reread) = match options.upstream {
-                Upstream::Fp32Storage => (4 * elements, 4 * elements),
-                Upstream::Fp16Local => (options.weights_dtype.bytes() * elements, 0),
+            let (upstream, reread) = match options.weights_come_back() {
+                Some(Upstream::Fp32Storage) => (4 * elements, 4 * elements),
+                Some(Upstream::Fp16Local) => (options.weights_dtype.bytes() * elements, 0),
+                None => (0, 0),
             };
             Traffic {
                 shared_down: gradient + residual,

@@ -5,7 +5,7 @@ use nearfield_runtime::types::Variable;
 
 use super::PieceRange;
 use super::update::Planner;
-use crate::offload::options::System;
+use crate::offload::options::{System, WeightsPlace};
 
 /// Buffer sets of the pipelined baseline: one being read, one updated, one written.
 const PIPELINE_SETS: u32 = 3;
@@ -104,12 +104,15 @@ fn update_and_store(
     let read = planner.mark("subgroup is read", loads);
     let updates: Vec<TaskId> =
         parts.iter().map(|&range| planner.update(range, set, planner.cpu, &[read])).collect();
-    let mut written: Vec<TaskId> = parts
-        .iter()
-        .zip(&updates)
-        .map(|(&range, &updated)| planner.publish(range, set, updated))
-        .collect();
-    let before = if in_order { &written } else { &updates };
+    let mut written: Vec<TaskId> = match planner.options.weights {
+        WeightsPlace::Host => parts
+            .iter()
+            .zip(&updates)
+            .map(|(&range, &updated)| planner.publish(range, set, updated))
+            .collect(),
+        WeightsPlace::Drive => Vec::new(),
+    };
+    let before = if in_order && !written.is_empty() { &written } else { &updates };
     let updated = planner.mark("subgroup is updated", before);
     for &range in parts {
         let stores: Vec<TaskId> = variables

@@ -41,11 +41,12 @@ fn serial_tasklet(planner: &mut Planner, part: usize, begin: TaskId) -> TaskId {
         stores.push(last);
     }
     let mut before_release = vec![last];
-    match planner.options.upstream {
-        Upstream::Fp16Local => before_release.push(planner.fetch_weights(range, updated)),
-        Upstream::Fp32Storage => {
+    match planner.options.weights_come_back() {
+        Some(Upstream::Fp16Local) => before_release.push(planner.fetch_weights(range, updated)),
+        Some(Upstream::Fp32Storage) => {
             planner.read_weights(range, stores[0]);
         }
+        None => {}
     }
     planner.seal(part, &stores);
     let release = Op::Kernel { name: "release", elements: 0, bytes: 0 };
@@ -96,7 +97,8 @@ fn overlapped_tasklet(
     let kernel = planner.drives[drive as usize].kernel;
     let variables = planner.options.optimizer.variables();
     let emits = planner.options.emits_weights();
-    let local = planner.options.upstream == Upstream::Fp16Local;
+    let upstream = planner.options.weights_come_back();
+    let local = upstream == Some(Upstream::Fp16Local);
     let pairs = planner.options.compressed().then(|| {
         // The pairs serve all pieces, so their buffers are free once they are expanded to the last one.
         let mut after = std::mem::take(&mut last.expansions);
@@ -140,7 +142,7 @@ fn overlapped_tasklet(
             let stored = planner.store(range, variable, 0, &[updated]);
             last.stores.insert((variable, piece), stored);
             stores.push(stored);
-            if variable == Variable::Param && !local {
+            if variable == Variable::Param && upstream == Some(Upstream::Fp32Storage) {
                 planner.read_weights(range, stored);
             }
         }

@@ -1,6 +1,7 @@
 //! The gradient graph: forward, backward, and each gradient's way to its drive
 //! (Smart-Infinity, section 2; block streaming as in ZeRO-Infinity).
 
+mod paging;
 mod planner;
 mod staging;
 #[cfg(test)]
@@ -12,6 +13,7 @@ use nearfield_runtime::layout::Layout;
 use super::Plan;
 use crate::offload::options::OffloadOptions;
 
+pub use paging::{Paging, Segment, paged_traffic};
 pub use staging::Staging;
 
 /// What the graph needs to know of one unit of the model: a block, the embedding, or the head.
@@ -31,6 +33,10 @@ pub struct UnitShape {
     pub score_bytes: u64,
     /// Whether a forward pass of its own is needed; the head's runs within its backward pass.
     pub forward: bool,
+    /// Whether the backward pass needs the weights; that of an embedding does not.
+    pub backward_weights: bool,
+    /// Flat runs `(first element, elements)` of the weights it reads, ascending.
+    pub reads: Vec<(u64, u64)>,
     /// Flat runs `(first element, elements)` whose gradient is complete after its backward pass.
     pub gradients: Vec<(u64, u64)>,
 }

@@ -8,9 +8,10 @@ use nearfield_runtime::graph::{
 use nearfield_runtime::layout::Layout;
 use nearfield_runtime::{Result, codec};
 
+use super::paging::Paging;
 use super::staging::{Staging, arrivals};
 use super::{MicroStep, UnitShape};
-use crate::offload::options::{Encoder, OffloadOptions, System};
+use crate::offload::options::{ActivationPlace, Encoder, OffloadOptions, System, WeightsPlace};
 use crate::offload::plan::{Action, Plan, PlanBuilder};
 
 /// Units whose weights are on a compute device at a time: one in use, one on its way.
@@ -25,7 +26,18 @@ pub(super) fn plan(
 ) -> Result<Plan> {
     let mut plan = PlanBuilder::default();
     let engines = Engines::new(&mut plan.graph, layout, options);
-    let mut planner = Planner { layout, options, units, engines, staging, plan, collectives: 0 };
+    let mut planner = Planner {
+        paging: Paging::new(layout, options, units),
+        unit_loads: Vec::new(),
+        output_uses: Vec::new(),
+        layout,
+        options,
+        units,
+        engines,
+        staging,
+        plan,
+        collectives: 0,
+    };
     planner.claims();
     let forward = planner.forward();
     planner.backward(&forward, step);
@@ -44,12 +56,15 @@ struct Gpu {
 struct Engines {
     gpus: Vec<Gpu>,
     cpu: ResourceId,
+    read: Vec<ResourceId>,
     write: Vec<ResourceId>,
 }
 
 impl Engines {
     fn new(builder: &mut GraphBuilder, layout: &Layout, options: &OffloadOptions) -> Self {
         let drives = if options.system.on_drives() { layout.drives } else { 0 };
+        let reads =
+            options.weights == WeightsPlace::Drive || options.activations == ActivationPlace::Drive;
         let gpus = (0..options.tensor_parallel)
             .map(|number| {
                 let mut engine = |name: &str| {
@@ -66,16 +81,25 @@ impl Engines {
         Self {
             gpus,
             cpu: builder.resource("host.cpu", Place::HOST, 1),
-            write: (0..drives)
-                .map(|drive| {
-                    builder.resource(&format!("drive{drive}.write"), Place::Drive(drive), 2)
-                })
-                .collect(),
+            read: drive_engines(builder, if reads { drives } else { 0 }, "read"),
+            write: drive_engines(builder, drives, "write"),
         }
     }
 }
 
+fn drive_engines(builder: &mut GraphBuilder, drives: u32, name: &str) -> Vec<ResourceId> {
+    // Two lanes: the next transfer's requests are queued before the last one's drain.
+    let mut engine =
+        |drive| builder.resource(&format!("drive{drive}.{name}"), Place::Drive(drive), 2);
+    (0..drives).map(&mut engine).collect()
+}
+
 struct Planner<'a> {
+    paging: Paging,
+    /// Loads of units to compute devices so far, of each pass of a unit: after them its host buffer is free.
+    unit_loads: Vec<Vec<TaskId>>,
+    /// Tasks after which each host buffer for outputs is free.
+    output_uses: Vec<Vec<TaskId>>,
     layout: &'a Layout,
     options: &'a OffloadOptions,
     units: &'a [UnitShape],
@@ -111,11 +135,16 @@ impl Planner<'_> {
         let gradients = self.options.gradient_dtype.bytes();
         let most = |of: fn(&UnitShape) -> u64| self.units.iter().map(of).max().unwrap_or(0);
         let outputs: u64 = self.units.iter().map(|unit| unit.output_bytes).sum();
+        let (outputs_on_gpu, outputs) = match self.options.activations {
+            ActivationPlace::Device => (outputs, 0),
+            ActivationPlace::Host => (0, outputs),
+            ActivationPlace::Drive => (0, self.paging.outputs_bytes()),
+        };
         let on_device = self.options.compressed() && self.options.encoder == Encoder::Device;
         let pairs = 8 * codec::kept(self.options.topk_keep, self.staging.elements);
         let staged = if on_device { pairs } else { gradients * self.staging.elements };
         let staged = staged * u64::from(self.staging.buffers);
-        let mut claims = vec![(Place::HOST, staged + outputs)];
+        let mut claims = vec![(Place::HOST, staged + outputs + self.paging.weights_bytes())];
         // Incomplete parts, and magnitudes and indices of the one that is sorted.
         let parts = if on_device {
             (4 * u64::from(self.staging.open) + 12) * self.staging.elements
@@ -127,6 +156,7 @@ impl Planner<'_> {
         let on_gpus = WEIGHT_UNITS as u64 * weights * most(|unit| unit.weight_elements)
             + gradient_units * weights * most(of_unit)
             + most(|unit| unit.output_bytes + unit.working_bytes)
+            + outputs_on_gpu
             + parts;
         for gpu in 0..self.gpus() {
             claims.push((Place::Gpu(gpu), self.share(on_gpus, gpu)));
@@ -138,13 +168,47 @@ impl Planner<'_> {
 
     /// Weights of `unit` to a compute device. Two units fit there at a time: `free` ends the use by the one before
     /// the last.
-    fn load_unit(&mut self, unit: usize, gpu: u32, backward: bool, free: &[TaskId]) -> TaskId {
+    fn load_unit(
+        &mut self,
+        unit: usize,
+        gpu: u32,
+        backward: bool,
+        free: &[TaskId],
+        reads: &[TaskId],
+    ) -> TaskId {
         let shape = &self.units[unit];
         let bytes = self.share(shape.weight_elements * self.options.weights_dtype.bytes(), gpu);
         let op = Op::Transfer { from: Place::HOST, to: Place::Gpu(gpu), bytes };
         let label = format!("load weights of {}", shape.name);
-        let action = Action::LoadUnit { unit, backward };
-        self.plan.task(self.engines.gpus[gpu as usize].h2d, op, action, label, free)
+        let buffer = self.unit_buffer();
+        let action = Action::LoadUnit { unit, backward, buffer };
+        let after = [free, reads].concat();
+        self.plan.task(self.engines.gpus[gpu as usize].h2d, op, action, label, &after)
+    }
+
+    /// The host buffer of the unit that is loaded next, where weights lie on drives.
+    fn unit_buffer(&self) -> Option<u32> {
+        let buffers = self.paging.unit_buffers as usize;
+        (buffers > 0).then(|| (self.unit_loads.len() % buffers) as u32)
+    }
+
+    /// Reads a unit's weights from the drives, ahead of its turn, as soon as a host buffer is free.
+    fn read_unit(&mut self, unit: usize) -> Vec<TaskId> {
+        let Some(buffer) = self.unit_buffer() else { return Vec::new() };
+        let earlier = self.unit_loads.len().checked_sub(self.paging.unit_buffers as usize);
+        let free = earlier.map(|index| self.unit_loads[index].clone()).unwrap_or_default();
+        let mut reads = Vec::new();
+        for drive in 0..self.layout.drives {
+            let bytes = self.paging.unit_bytes_on(unit, drive);
+            if bytes == 0 {
+                continue;
+            }
+            let op = Op::Storage { direction: Direction::Read, drive, other: Place::HOST, bytes };
+            let label = format!("read weights of {} from drive {drive}", self.units[unit].name);
+            let action = Action::ReadUnit { unit, drive, buffer };
+            reads.push(self.plan.task(self.engines.read[drive as usize], op, action, label, &free));
+        }
+        reads
     }
 
     /// Runs a unit on one compute device.
@@ -199,29 +263,21 @@ impl Planner<'_> {
             if !self.units[unit].forward {
                 continue;
             }
-            let mut done = Vec::new();
+            let (mut done, mut loads) = (Vec::new(), Vec::new());
+            let reads = self.read_unit(unit);
             for gpu in 0..self.gpus() {
                 self.plan.graph.rank(gpu);
                 let free: Vec<TaskId> = earlier(&computed, WEIGHT_UNITS, gpu);
-                let mut after = vec![self.load_unit(unit, gpu, false, &free)];
+                let load = self.load_unit(unit, gpu, false, &free, &reads);
+                loads.push(load);
+                let mut after = vec![load];
                 after.extend(earlier(&computed, 1, gpu));
                 done.push(self.compute(unit, gpu, false, &after));
             }
+            self.unit_loads.push(loads);
             let done = self.all_reduce(unit, false, done);
             computed.push(done.clone());
-            for (gpu, done) in (0..self.gpus()).zip(done) {
-                self.plan.graph.rank(gpu);
-                let shape = &self.units[unit];
-                let op = Op::Transfer {
-                    from: Place::Gpu(gpu),
-                    to: Place::HOST,
-                    bytes: self.share(shape.output_bytes, gpu),
-                };
-                let label = format!("save output of {}", shape.name);
-                let action = Action::SaveActivation { unit };
-                let d2h = self.engines.gpus[gpu as usize].d2h;
-                saved.push(self.plan.task(d2h, op, action, label, &[done]));
-            }
+            *saved = self.save_output(unit, done);
         }
         self.plan.graph.rank(0);
         saved
@@ -242,16 +298,24 @@ impl Planner<'_> {
         let forward_end = saved.iter().rfind(|saved| !saved.is_empty());
         for unit in (0..self.units.len()).rev() {
             let mut done = Vec::new();
+            let needed = self.units[unit].backward_weights;
+            let reads = if needed { self.read_unit(unit) } else { Vec::new() };
+            let mut loads = Vec::new();
             for gpu in 0..self.gpus() {
                 self.plan.graph.rank(gpu);
                 let mut free = earlier(&computed, WEIGHT_UNITS, gpu);
                 if free.is_empty() {
                     free.extend(forward_end.and_then(|saved| saved.get(gpu as usize)));
                 }
-                let mut after = vec![self.load_unit(unit, gpu, true, &free)];
-                if let Some(input) = unit.checked_sub(1) {
-                    after.push(self.load_activation(input, gpu, &saved[input]));
+                if needed {
+                    loads.push(self.load_unit(unit, gpu, true, &free, &reads));
                 }
+            }
+            let input = unit.checked_sub(1).map(|input| self.load_output(input, &saved[input]));
+            for gpu in 0..self.gpus() {
+                self.plan.graph.rank(gpu);
+                let mut after: Vec<TaskId> = loads.get(gpu as usize).copied().into_iter().collect();
+                after.extend(input.as_ref().and_then(|loaded| loaded.get(gpu as usize)));
                 after.extend(earlier(&computed, 1, gpu));
                 if let Some(earlier) = left.len().checked_sub(gradient_units) {
                     after.extend(&left[earlier]);
@@ -259,6 +323,9 @@ impl Planner<'_> {
                 done.push(self.compute(unit, gpu, true, &after));
             }
             self.plan.graph.rank(0);
+            if needed {
+                self.unit_loads.push(loads);
+            }
             let done = self.all_reduce(unit, true, done);
             computed.push(done.clone());
             let mut leaving = Vec::new();
@@ -278,13 +345,111 @@ impl Planner<'_> {
         }
     }
 
-    fn load_activation(&mut self, unit: usize, gpu: u32, saved: &[TaskId]) -> TaskId {
-        let shape = &self.units[unit];
-        let bytes = self.share(shape.output_bytes, gpu);
-        let op = Op::Transfer { from: Place::HOST, to: Place::Gpu(gpu), bytes };
-        let label = format!("load output of {}", shape.name);
-        let action = Action::LoadActivation { unit };
-        self.plan.task(self.engines.gpus[gpu as usize].h2d, op, action, label, saved)
+    /// The host buffer of a unit's output, where outputs go to drives.
+    fn output_buffer(&self, unit: usize) -> Option<u32> {
+        let buffers = self.paging.activation_buffers as usize;
+        (buffers > 0).then(|| (unit % buffers) as u32)
+    }
+
+    /// Brings a unit's output to where it waits for the backward pass; returns the tasks after which it is there, by
+    /// device where it stays on devices or goes to host memory.
+    fn save_output(&mut self, unit: usize, computed: Vec<TaskId>) -> Vec<TaskId> {
+        if self.options.activations == ActivationPlace::Device {
+            return computed;
+        }
+        let buffer = self.output_buffer(unit);
+        let free = match buffer {
+            Some(buffer) => self.output_uses.get(buffer as usize).cloned().unwrap_or_default(),
+            None => Vec::new(),
+        };
+        let mut saved = Vec::new();
+        for (gpu, done) in (0..self.gpus()).zip(computed) {
+            self.plan.graph.rank(gpu);
+            let shape = &self.units[unit];
+            let op = Op::Transfer {
+                from: Place::Gpu(gpu),
+                to: Place::HOST,
+                bytes: self.share(shape.output_bytes, gpu),
+            };
+            let label = format!("save output of {}", shape.name);
+            let action = Action::SaveActivation { unit, buffer };
+            let d2h = self.engines.gpus[gpu as usize].d2h;
+            let after = [&[done], &free[..]].concat();
+            saved.push(self.plan.task(d2h, op, action, label, &after));
+        }
+        self.plan.graph.rank(0);
+        let Some(buffer) = buffer else { return saved };
+        let written = if unit < self.paging.written {
+            vec![self.page_output(unit, buffer, Direction::Write, &saved)]
+        } else {
+            // It is needed again before its buffer is.
+            saved
+        };
+        self.output_uses.resize(self.paging.activation_buffers as usize, Vec::new());
+        self.output_uses[buffer as usize].clone_from(&written);
+        written
+    }
+
+    /// Moves a unit's output between its host buffer and its drive.
+    fn page_output(
+        &mut self,
+        unit: usize,
+        buffer: u32,
+        direction: Direction,
+        after: &[TaskId],
+    ) -> TaskId {
+        let (drive, _) = self.paging.activation_place(unit, self.layout.drives);
+        let bytes = self.paging.activation_bytes;
+        let op = Op::Storage { direction, drive, other: Place::HOST, bytes };
+        let name = &self.units[unit].name;
+        let (resource, action, label) = match direction {
+            Direction::Write => (
+                self.engines.write[drive as usize],
+                Action::WriteActivation { unit, buffer },
+                format!("write output of {name} to drive {drive}"),
+            ),
+            Direction::Read => (
+                self.engines.read[drive as usize],
+                Action::ReadActivation { unit, buffer },
+                format!("read output of {name} from drive {drive}"),
+            ),
+        };
+        self.plan.task(resource, op, action, label, after)
+    }
+
+    /// Reads outputs of units back from the drives: each as soon as its buffer is free.
+    fn read_output(&mut self, unit: usize, saved: &[TaskId]) -> Vec<TaskId> {
+        let Some(buffer) = self.output_buffer(unit).filter(|_| unit < self.paging.written) else {
+            return saved.to_vec();
+        };
+        let mut after = self.output_uses[buffer as usize].clone();
+        after.extend(saved);
+        vec![self.page_output(unit, buffer, Direction::Read, &after)]
+    }
+
+    /// Brings a unit's output back to each compute device; returns the tasks after which it is there.
+    fn load_output(&mut self, unit: usize, saved: &[TaskId]) -> Vec<TaskId> {
+        if self.options.activations == ActivationPlace::Device {
+            return saved.to_vec();
+        }
+        let there = self.read_output(unit, saved);
+        let buffer = self.output_buffer(unit);
+        let mut loaded = Vec::new();
+        for gpu in 0..self.gpus() {
+            self.plan.graph.rank(gpu);
+            let shape = &self.units[unit];
+            let bytes = self.share(shape.output_bytes, gpu);
+            let op = Op::Transfer { from: Place::HOST, to: Place::Gpu(gpu), bytes };
+            let label = format!("load output of {}", shape.name);
+            let action = Action::LoadActivation { unit, buffer };
+            let h2d = self.engines.gpus[gpu as usize].h2d;
+            loaded.push(self.plan.task(h2d, op, action, label, &there));
+        }
+        self.plan.graph.rank(0);
+        if let Some(buffer) = buffer {
+            self.output_uses[buffer as usize].clone_from(&loaded);
+        }
+        loaded
     }
 
     /// Copies each device's share of `elements` of a gradient to host memory.

@@ -29,6 +29,8 @@ fn model() -> (FlatModel, Vec<UnitShape>) {
         score_bytes: 0,
         forward_flops: 10,
         forward: true,
+        backward_weights: true,
+        reads: gradients.clone(),
         gradients,
     };
     let units = vec![

@@ -1,0 +1,271 @@
+//! Saving a model so that transformers loads it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use nearfield_runtime::types::DType;
+use safetensors::tensor::{Metadata, TensorInfo as Entry};
+use serde_json::{Map, Value, json};
+
+use super::dtype::{encode, stored, torch_name};
+use crate::error::{Error, Result};
+use crate::model::{TensorInfo, TensorList};
+
+/// Elements converted at a time.
+const PIECE: usize = 1 << 20;
+/// What belongs to a model beside its weights and its config.json.
+const COMPANIONS: [&str; 10] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+];
+
+/// How a model is saved.
+#[derive(Debug, Clone)]
+pub struct SaveOptions {
+    /// Number format of the weights.
+    pub dtype: DType,
+    /// Most bytes of tensors in one file, unless one tensor is larger.
+    pub shard_bytes: u64,
+    /// Whether a directory that is there already may be replaced.
+    pub replace: bool,
+}
+
+/// A model that is being saved: into a directory beside the wanted one, which takes its place when all is there.
+#[derive(Debug)]
+pub struct Writer {
+    target: PathBuf,
+    partial: PathBuf,
+    list: TensorList,
+    dtype: DType,
+    files: Vec<(PathBuf, File)>,
+    /// File and offset of each tensor, by its first element in the flat vector.
+    places: HashMap<u64, (usize, u64)>,
+    written: AtomicU64,
+}
+
+impl Writer {
+    /// Checks that a model can be saved at `target`, before anything is done that takes time.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] where something is there already, unless it may be replaced.
+    pub fn check(target: &Path, replace: bool) -> Result<()> {
+        let occupied = match std::fs::read_dir(target) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+        };
+        // Only what looks like a model is ever replaced.
+        if occupied && !(replace && target.join("config.json").is_file()) {
+            let what = "something is there already".to_owned();
+            let remedy = "save to another directory, or add --overwrite if it is a model that may be replaced";
+            return Err(Error::checkpoint(target, what, remedy));
+        }
+        Ok(())
+    }
+
+    /// Makes the files with their tables of tensors. `config`: keys of config.json, whose number format is set here;
+    /// `companions`: a directory from which the tokenizer's files are copied.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] with what the system reports.
+    pub fn create(
+        target: &Path,
+        list: &TensorList,
+        mut config: Map<String, Value>,
+        companions: Option<&Path>,
+        options: &SaveOptions,
+    ) -> Result<Self> {
+        Self::check(target, options.replace)?;
+        let partial = beside(target, "partial");
+        remove(&partial)?;
+        std::fs::create_dir_all(&partial).map_err(|error| failed("make", &partial, &error))?;
+        config.remove("torch_dtype");
+        config.insert("dtype".into(), torch_name(options.dtype).into());
+        let text = format!("{:#}\n", Value::Object(config));
+        put(&partial.join("config.json"), text.as_bytes())?;
+        for name in companions.iter().flat_map(|_| COMPANIONS) {
+            let from = companions.map(|directory| directory.join(name)).unwrap_or_default();
+            if from.is_file() {
+                let to = partial.join(name);
+                std::fs::copy(&from, &to).map_err(|error| failed("copy", &from, &error))?;
+            }
+        }
+        let shards = shards(list.tensors(), options);
+        let mut files = Vec::new();
+        let mut places = HashMap::new();
+        let mut map = BTreeMap::new();
+        for (number, shard) in shards.iter().enumerate() {
+            let name = match shards.len() {
+                1 => "model.safetensors".to_owned(),
+                count => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
+            };
+            let path = partial.join(&name);
+            let (file, offsets) = begin(&path, shard, options.dtype)?;
+            map.extend(shard.iter().map(|tensor| (tensor.name.clone(), name.clone())));
+            let of_shard = shard.iter().zip(offsets);
+            places.extend(of_shard.map(|(tensor, offset)| (tensor.flat_start, (number, offset))));
+            files.push((path, file));
+        }
+        if shards.len() > 1 {
+            let total = list.elements() * options.dtype.bytes();
+            let index = json!({"metadata": {"total_size": total}, "weight_map": map});
+            put(&partial.join("model.safetensors.index.json"), format!("{index:#}\n").as_bytes())?;
+        }
+        Ok(Self {
+            target: target.to_path_buf(),
+            partial,
+            list: list.clone(),
+            dtype: options.dtype,
+            files,
+            places,
+            written: AtomicU64::new(0),
+        })
+    }
+
+    /// Writes elements `[first, first + values.len())` of the flat vector; each once, in any order, from any thread.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] with what the system reports.
+    pub fn put(&self, first: u64, values: &[f32]) -> Result<()> {
+        let end = first + values.len() as u64;
+        let mut raw = Vec::new();
+        for tensor in self.list.overlapping(first, values.len() as u64) {
+            let (mut at, last) = (tensor.flat_start.max(first), tensor.range().end.min(end));
+            while at < last {
+                let count = (last - at).min(PIECE as u64);
+                let from = (at - first) as usize;
+                encode(self.dtype, &values[from..from + count as usize], &mut raw);
+                let (file, offset) = self.places[&tensor.flat_start];
+                let (path, file) = &self.files[file];
+                let offset = offset + (at - tensor.flat_start) * self.dtype.bytes();
+                file.write_all_at(&raw, offset).map_err(|error| failed("write", path, &error))?;
+                self.written.fetch_add(count, Relaxed);
+                at += count;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the files durable, and the directory the wanted one.
+    ///
+    /// # Errors
+    /// Elements that were not written, and what the system reports.
+    pub fn finish(self) -> Result<()> {
+        let written = self.written.load(Relaxed);
+        if written != self.list.elements() {
+            return Err(Error::Invalid(format!(
+                "{written} of {} elements were saved; this is a defect of the program",
+                self.list.elements()
+            )));
+        }
+        for (path, file) in &self.files {
+            file.sync_all().map_err(|error| failed("write", path, &error))?;
+        }
+        let old = beside(&self.target, "old");
+        if self.target.exists() {
+            remove(&old)?;
+            std::fs::rename(&self.target, &old)
+                .map_err(|error| failed("move aside", &self.target, &error))?;
+        }
+        std::fs::rename(&self.partial, &self.target)
+            .map_err(|error| failed("make", &self.target, &error))?;
+        if let Some(parent) = self.target.parent() {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            let sync = File::open(parent).and_then(|directory| directory.sync_all());
+            sync.map_err(|error| failed("make", &self.target, &error))?;
+        }
+        remove(&old)
+    }
+}
+
+/// Tensors of each file: in order, as many as fit.
+fn shards<'a>(tensors: &'a [TensorInfo], options: &SaveOptions) -> Vec<&'a [TensorInfo]> {
+    let (mut shards, mut start, mut bytes) = (Vec::new(), 0, 0);
+    for (index, tensor) in tensors.iter().enumerate() {
+        let own = tensor.elements() * options.dtype.bytes();
+        if index > start && bytes + own > options.shard_bytes {
+            shards.push(&tensors[start..index]);
+            (start, bytes) = (index, 0);
+        }
+        bytes += own;
+    }
+    shards.push(&tensors[start..]);
+    shards
+}
+
+/// Makes a file of its full length with its table; returns where each tensor's data begins.
+fn begin(path: &Path, tensors: &[TensorInfo], dtype: DType) -> Result<(File, Vec<u64>)> {
+    let mut entries = Vec::new();
+    let mut end = 0;
+    for tensor in tensors {
+        let start = end;
+        end += (tensor.elements() * dtype.bytes()) as usize;
+        let shape = tensor.shape.iter().map(|&size| size as usize).collect();
+        let entry = Entry { dtype: stored(dtype), shape, data_offsets: (start, end) };
+        entries.push((tensor.name.clone(), entry));
+    }
+    let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let starts: Vec<usize> = entries.iter().map(|(_, entry)| entry.data_offsets.0).collect();
+    let table = Metadata::new(Some(format), entries)
+        .map_err(|error| Error::Invalid(format!("a table of tensors: {error}")))
+        .and_then(|metadata| {
+            let text = serde_json::to_string(&metadata);
+            text.map_err(|error| Error::Invalid(format!("a table of tensors: {error}")))
+        })?;
+    let mut header = table.into_bytes();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let data = 8 + header.len();
+    let make = || {
+        let file = File::options().read(true).write(true).create_new(true).open(path)?;
+        file.write_all_at(&(header.len() as u64).to_le_bytes(), 0)?;
+        file.write_all_at(&header, 8)?;
+        file.set_len((data + end) as u64)?;
+        Ok(file)
+    };
+    let file = make().map_err(|error| failed("write", path, &error))?;
+    Ok((file, starts.into_iter().map(|start| (data + start) as u64).collect()))
+}
+
+/// `target` with an ending: on the same file system, so that one can become the other at once.
+fn beside(target: &Path, ending: &str) -> PathBuf {
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    target.with_file_name(format!("{name}.{ending}"))
+}
+
+fn remove(directory: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(failed("remove", directory, &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn put(path: &Path, content: &[u8]) -> Result<()> {
+    let write = || {
+        std::fs::write(path, content)?;
+        File::open(path)?.sync_all()
+    };
+    write().map_err(|error| failed("write", path, &error))
+}
+
+fn failed(operation: &str, path: &Path, error: &std::io::Error) -> Error {
+    let remedy = match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            "make room there, or save to another place"
+        }
+        std::io::ErrorKind::PermissionDenied => "make the directory writable for this user",
+        _ => "check the file system",
+    };
+    Error::checkpoint(path, format!("cannot {operation} it: {error}"), remedy)
+}
