@@ -47,7 +47,15 @@ struct UnitState {
     /// Gradients on the compute device.
     gradients: Mutex<Vec<(u64, Tensor)>>,
     /// The same in host memory.
-    host: Mutex<Option<Vec<(u64, HostGradient)>>>,
+    host: Mutex<Option<HostGradients>>,
+}
+
+/// Gradients of a unit in host memory, until they are in the staging buffers.
+struct HostGradients {
+    /// Each with its first element in the flat vector.
+    tensors: Vec<(u64, HostGradient)>,
+    /// Elements that were not handed over yet.
+    left: u64,
 }
 
 /// A tensor's gradient in host memory, in the format that goes to the drive.
@@ -291,18 +299,28 @@ impl ModelWork for MicroBatch<'_> {
         sink: &mut dyn FnMut(u64, &[u8]) -> nearfield_runtime::Result<()>,
     ) -> nearfield_runtime::Result<()> {
         let mut host = self.units[unit].host.lock();
-        if host.is_none() {
-            *host = Some(self.fetch(unit)?);
-        }
         let width = self.gradient_dtype.bytes();
-        for (first, gradient) in host.iter().flatten() {
+        let gradients = match &mut *host {
+            Some(gradients) => gradients,
+            None => {
+                let tensors = self.fetch(unit)?;
+                let bytes: usize = tensors.iter().map(|(_, gradient)| gradient.bytes().len()).sum();
+                host.insert(HostGradients { tensors, left: bytes as u64 / width })
+            }
+        };
+        for (first, gradient) in &gradients.tensors {
             let bytes = gradient.bytes();
             let end = first + bytes.len() as u64 / width;
             let (from, to) = ((*first).max(start), end.min(start + elements));
             if from < to {
                 let range = ((from - first) * width) as usize..((to - first) * width) as usize;
                 sink(from, &bytes[range])?;
+                gradients.left -= to - from;
             }
+        }
+        if gradients.left == 0 {
+            // The memory is free for the next unit's.
+            *host = None;
         }
         Ok(())
     }
