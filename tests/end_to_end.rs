@@ -367,6 +367,38 @@ fn an_interrupted_measurement_leaves_nothing() {
 }
 
 #[test]
+fn a_dry_run_says_what_the_run_then_takes_and_makes_nothing() {
+    let place = Place::new();
+    let drives = place.drives(2);
+    let sizes = ["--steps", "3", "--drive-tbw", "600", "--progress", "json"];
+    let dry = place.train("su+o", &drives, &[&sizes[..], &["--dry-run"]].concat());
+    succeeded(&dry);
+    assert!(std::fs::read_dir(&drives[0]).unwrap().next().is_none());
+    assert!(!place.path("out").exists() && !place.path("r.json").exists());
+    let dry: Value = serde_json::from_slice(&dry.stdout).unwrap();
+    succeeded(&place.train("su+o", &drives, &sizes));
+    let report = place.report();
+    for (link, bytes) in dry["traffic"].as_object().unwrap() {
+        let measured = report["traffic"][link]["measured"].as_u64();
+        assert_eq!(bytes.as_u64().map(|bytes| 3 * bytes), measured, "{link}");
+    }
+    for (drive, need) in drives.iter().zip(dry["drives"].as_array().unwrap()) {
+        let files = std::fs::read_dir(drive).unwrap().map(|file| file.unwrap());
+        let bytes: u64 = files.map(|file| file.metadata().unwrap().len()).sum();
+        assert!(need["needs_bytes"].as_u64().unwrap().abs_diff(bytes) <= 16_384, "{need} {bytes}");
+    }
+    let wear = |report: &Value| report["endurance"]["steps_to_rating"].as_f64().unwrap();
+    assert!((wear(&dry) / wear(&report) - 1.0).abs() < 1e-9);
+    let (said, measured) = (&dry["host_memory_bytes"], &report["memory_peak"]["process"]);
+    let ratio = said.as_f64().unwrap() / measured.as_f64().unwrap();
+    assert!((0.8..1.2).contains(&ratio), "{said} said, {measured} measured");
+    let shown = place.train("su+o", &drives, &["--steps", "3", "--overwrite", "--dry-run"]);
+    succeeded(&shown);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("This run can work") && shown.contains("working weights"), "{shown}");
+}
+
+#[test]
 fn the_reference_lists_every_flag_and_no_other() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfield"));
     let help = command.env_clear().args(["train", "--help"]).output().unwrap().stdout;

@@ -49,6 +49,7 @@ fn main() -> ExitCode {
     // SAFETY: sets a disposition before any thread exists.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     end_where_output_cannot_be_written();
+    share_memory_among_threads();
     let cli = Cli::parse();
     tracing_subscriber::fmt()
         .with_env_filter(
@@ -76,6 +77,19 @@ fn main() -> ExitCode {
         eprintln!("error: {}", message(&error));
         ExitCode::FAILURE
     })
+}
+
+/// Lets all threads take memory from one place, and keeps what they give back. By default each thread's tensors go to a place of
+/// their own, which no other thread uses again: a third more memory at the peak of a training run, and no faster.
+fn share_memory_among_threads() {
+    /// Largest block that is kept; the allocator allows no more.
+    const KEPT: libc::c_int = 32 << 20;
+    // SAFETY: plain settings of the allocator, made before any thread exists. Where one is refused, the default stays.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, KEPT);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
+    }
 }
 
 /// Output to a full disk is an error like others, and not a defect of this program.

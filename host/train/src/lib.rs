@@ -11,6 +11,7 @@ pub mod data;
 pub mod error;
 pub mod generate;
 pub mod measure;
+pub mod memory;
 pub mod model;
 mod random;
 pub mod scaler;

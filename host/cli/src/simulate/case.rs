@@ -4,18 +4,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use nearfield_runtime::graph::{Graph, Place};
-use nearfield_runtime::layout::Layout;
-use nearfield_runtime::store::spare_slots;
 use nearfield_runtime::timeline::TraceFile;
 use nearfield_runtime::types::{DType, Optimizer};
 use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
 use nearfield_sim::{Simulation, VirtualExecutor, chakra};
 use nearfield_techniques::model::ModelShape;
-use nearfield_techniques::offload::placement::layout;
-use nearfield_techniques::offload::plan::gradient::{self, MicroStep, Paging, UnitShape};
-use nearfield_techniques::offload::plan::update;
+use nearfield_techniques::offload::plan::gradient::{MicroStep, UnitShape};
 use nearfield_techniques::offload::{
-    ActivationPlace, Encoder, FlatModel, MemoryBudget, OffloadOptions, Placement, System, Upstream,
+    ActivationPlace, Blueprint, Encoder, FlatModel, OffloadOptions, Placement, System, Upstream,
     WeightsPlace,
 };
 
@@ -83,9 +79,7 @@ struct Model {
 pub struct Step {
     pub model: String,
     pub parameters: u64,
-    pub layout: Layout,
-    /// Memory of the runtime.
-    budget: MemoryBudget,
+    blueprint: Blueprint,
     /// Block outputs in host memory.
     outputs_bytes: u64,
     pub graphs: [Graph; 2],
@@ -174,41 +168,20 @@ impl Case {
             }
         }
         let model = self.model()?;
-        let options = self.options();
-        let layout = layout(&model.flat, &options, self.drives)?;
-        let (gradients, staging) =
-            gradient::plan(&layout, &options, &model.units, MicroStep::Offload)?;
-        let parts: Vec<usize> = (0..layout.parts.len()).collect();
-        let update = update::plan(&layout, &options, &parts)?;
+        let blueprint = Blueprint::new(&self.options(), &model.flat, self.drives, &model.units)?;
         Ok(Step {
             model: model.name,
             parameters: model.flat.elements(),
-            budget: MemoryBudget::new(
-                &layout,
-                &options,
-                staging,
-                &Paging::new(&layout, &options, &model.units),
-            ),
             outputs_bytes: match self.activations {
-                ActivationPlace::Host => model.units.iter().map(|unit| unit.output_bytes).sum(),
+                ActivationPlace::Host => blueprint.outputs_bytes,
                 ActivationPlace::Device | ActivationPlace::Drive => 0,
             },
-            layout,
-            graphs: [gradients.graph, update.graph],
+            graphs: [
+                blueprint.gradient(MicroStep::Offload).graph.clone(),
+                blueprint.update.graph.clone(),
+            ],
+            blueprint,
         })
-    }
-
-    /// Bytes that the state takes on the fullest drive, spare slots and gradients included.
-    pub fn drive_bytes(&self, layout: &Layout) -> u64 {
-        let options = self.options();
-        let state = 4 * options.optimizer.variables().len() as u64;
-        let of_drive = |drive: u32| {
-            let parts = layout.on_drive(drive);
-            let slots = parts.len() as u64 + spare_slots(parts.len() as u64);
-            let elements: u64 = parts.iter().map(|&part| layout.padded(part)).sum();
-            slots * layout.longest(Some(drive)) * state + elements * options.gradient_dtype.bytes()
-        };
-        (0..layout.drives).map(of_drive).max().unwrap_or(0)
     }
 }
 
@@ -236,18 +209,21 @@ impl Step {
         } else {
             None
         };
-        let runtime = self.budget.host_bytes(costs.in_host_memory(Place::Local(0)));
+        let runtime = self.blueprint.budget.host_bytes(costs.in_host_memory(Place::Local(0)));
         runtime + self.outputs_bytes + device.unwrap_or(0)
     }
 
+    /// Bytes that the state takes on the fullest drive.
+    pub fn drive_bytes(&self) -> Result<u64> {
+        /// What direct I/O needs of most drives.
+        const ALIGNMENT: u64 = 4096;
+        let drives = 0..self.blueprint.layout.drives;
+        let bytes = drives.map(|drive| self.blueprint.drive_bytes(drive, ALIGNMENT));
+        Ok(bytes.collect::<Result<Vec<_>, _>>()?.into_iter().max().unwrap_or(0))
+    }
+
     /// Checks that each place's memory holds what the step needs there.
-    pub fn check_memory(
-        &self,
-        case: &Case,
-        costs: &FabricCosts,
-        fabric: &Fabric,
-        run: &Run,
-    ) -> Result<()> {
+    pub fn check_memory(&self, costs: &FabricCosts, fabric: &Fabric, run: &Run) -> Result<()> {
         for (graph, simulation) in self.graphs.iter().zip(&run.simulations) {
             costs
                 .check_memory(graph, &simulation.timeline)
@@ -256,7 +232,7 @@ impl Step {
         fabric
             .check_host(self.host_bytes(costs, run))
             .context("it does not fit; use a smaller --batch, --seq, --subgroup-size or model")?;
-        let bytes = case.drive_bytes(&self.layout);
+        let bytes = self.drive_bytes()?;
         fabric.check_capacity(bytes).context("the state does not fit; use more --drives")
     }
 

@@ -100,7 +100,7 @@ impl Outcome {
         let costs = FabricCosts::new(fabric, &selection)?;
         let step = case.step()?;
         let run = step.run(&costs)?;
-        step.check_memory(case, &costs, fabric, &run)?;
+        step.check_memory(&costs, fabric, &run)?;
         let total = run.seconds();
         let utilisation = utilisation(&step, &run, &costs)?;
         let [forward_seconds, backward_seconds, update_seconds] = run.phases;
@@ -125,7 +125,7 @@ impl Outcome {
             bytes: step.graphs.iter().map(|graph| graph.traffic()).sum(),
             bottleneck: utilisation.first().map(|busy| busy.name.clone()).unwrap_or_default(),
             links: carried(&run, &costs),
-            memory: memory(case, &step, &run, &costs),
+            memory: memory(case, &step, &run, &costs)?,
             price_usd: fabric.price_usd(&selection, near),
             what_if: if what_if { reliefs(&step, &costs, &utilisation)? } else { Vec::new() },
             utilisation,
@@ -192,7 +192,7 @@ fn carried(run: &Run, costs: &FabricCosts) -> Vec<Carried> {
     all
 }
 
-fn memory(case: &Case, step: &Step, run: &Run, costs: &FabricCosts) -> Memory {
+fn memory(case: &Case, step: &Step, run: &Run, costs: &FabricCosts) -> Result<Memory> {
     let peak = |wanted: fn(u32) -> Place, count: u32| {
         let of = |place| {
             let runs = step.graphs.iter().zip(&run.simulations);
@@ -200,12 +200,12 @@ fn memory(case: &Case, step: &Step, run: &Run, costs: &FabricCosts) -> Memory {
         };
         (0..count).map(|number| of(wanted(number))).max().unwrap_or(0)
     };
-    Memory {
+    Ok(Memory {
         host_bytes: step.host_bytes(costs, run),
         gpu_bytes: peak(Place::Gpu, case.gpus),
         local_bytes: peak(Place::Local, case.drives),
-        drive_bytes: case.drive_bytes(&step.layout),
-    }
+        drive_bytes: step.drive_bytes()?,
+    })
 }
 
 fn reliefs(step: &Step, costs: &FabricCosts, utilisation: &[Busy]) -> Result<Vec<Relief>> {

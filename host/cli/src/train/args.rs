@@ -287,6 +287,14 @@ pub struct TrainArgs {
     /// Write a trace of every task for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE", help_heading = "Run")]
     pub trace: Option<PathBuf>,
+    /// Say what the run would take (placement, memory, disk, bytes on each link, seconds, wear), and whether it can work; make
+    /// nothing
+    #[arg(long, help_heading = "Run")]
+    #[serde(skip)]
+    pub dry_run: bool,
+    /// Rated endurance of each drive, in terabytes written: then wear is told in days as well
+    #[arg(long, value_name = "TB", help_heading = "Run")]
+    pub drive_tbw: Option<f64>,
     /// Continue the run whose state is on the drives
     #[arg(long, help_heading = "Run")]
     #[serde(skip)]

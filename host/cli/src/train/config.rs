@@ -54,6 +54,7 @@ impl TrainArgs {
         let mut merged: Self = serde_json::from_value(merged)?;
         merged.resume = self.resume;
         merged.overwrite = self.overwrite;
+        merged.dry_run = self.dry_run;
         merged.inject = self.inject;
         Ok(merged)
     }
@@ -84,7 +85,9 @@ fn known_keys() -> Vec<String> {
     command
         .get_arguments()
         .filter_map(|argument| argument.get_long().map(str::to_owned))
-        .filter(|name| !["config", "resume", "overwrite", "inject"].contains(&name.as_str()))
+        .filter(|name| {
+            !["config", "resume", "overwrite", "dry-run", "inject"].contains(&name.as_str())
+        })
         .collect()
 }
 

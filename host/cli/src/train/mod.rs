@@ -2,6 +2,8 @@
 
 mod args;
 mod config;
+mod dry_run;
+mod endurance;
 mod metrics;
 mod picture;
 mod predict;
@@ -25,6 +27,7 @@ use nearfield_train::trainer::{IterationReport, ModelSource, TrainOptions, Train
 
 pub use args::{Compute, TrainArgs};
 use args::{DeviceKind, ProgressKind};
+use endurance::Endurance;
 use metrics::{Line, Metrics};
 
 use crate::values::human_bytes;
@@ -41,6 +44,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C after a step 
 pub fn run(args: TrainArgs) -> Result<ExitCode> {
     let args = args.with_file()?;
     let options = config::resolve(&args)?;
+    if args.dry_run {
+        return dry_run::run(&args, &options);
+    }
     let out = args.out();
     if let Some((target, save)) = args.save_options() {
         Writer::check(target, save.replace)?;
@@ -77,7 +83,8 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
             predict::check_memory(&machine, &trainer)?;
             trainer.run_in_virtual_time(Arc::new(machine));
         } else {
-            predicted = Some(predict::predict(&machine, &trainer)?);
+            let accumulate = trainer.options().accumulate;
+            predicted = Some(predict::predict(&machine, accumulate, |kind| trainer.graph(kind))?);
         }
     }
     let bar = progress_bar(&args, &trainer);
@@ -100,6 +107,7 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
     };
     let traffic = run.trainer.engine().traffic();
     let metadata = run.trainer.engine().metadata_bytes();
+    let by_drive = run.trainer.engine().traffic_by_drive();
     run.train(&interrupted)?;
     if let Some(bar) = run.bar.take() {
         bar.finish_and_clear();
@@ -117,6 +125,16 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
         resumed_at: run.resumed_at,
         measured,
         metadata_bytes: run.trainer.engine().metadata_bytes() - metadata,
+        most_written: run
+            .trainer
+            .engine()
+            .traffic_by_drive()
+            .into_iter()
+            .zip(by_drive)
+            .map(|(now, then)| (now - then).media_write)
+            .max()
+            .unwrap_or(0),
+        drive_tbw: args.drive_tbw,
         interrupted: stopped,
         predicted,
         virtual_machine: if virtual_time { args.fabric.as_deref() } else { None },
@@ -238,6 +256,16 @@ impl Run {
         }
         if let (true, Some(fabric)) = (self.virtual_time, &args.fabric) {
             writeln!(text, "clock         virtual: all seconds are those of the fabric {fabric}")?;
+        }
+        if args.drive_tbw.is_some() {
+            let wear = &report["endurance"];
+            let number = |key: &str| wear[key].as_f64();
+            let wear = Endurance {
+                bytes_per_step: number("bytes_per_step_and_drive").unwrap_or(0.0),
+                steps: number("steps_to_rating"),
+                days: number("days_to_rating"),
+            };
+            writeln!(text, "wear          {}", wear.text())?;
         }
         if let (Some(target), false) = (&args.save, stopped) {
             writeln!(text, "saved         {}", target.display())?;

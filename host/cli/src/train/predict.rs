@@ -1,7 +1,7 @@
 //! Times that a description of this machine predicts for the graphs of a run.
 
 use anyhow::{Result, ensure};
-use nearfield_runtime::graph::Place;
+use nearfield_runtime::graph::{Graph, Place};
 use nearfield_sim::VirtualExecutor;
 use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
 use nearfield_techniques::offload::plan::gradient::MicroStep;
@@ -38,12 +38,15 @@ pub fn executor(args: &TrainArgs, drives: usize) -> Result<Option<VirtualExecuto
     Ok(Some(VirtualExecutor::new(costs)?))
 }
 
-/// Runs the graphs of one iteration in virtual time.
-pub fn predict(executor: &VirtualExecutor<FabricCosts>, trainer: &Trainer) -> Result<Predicted> {
-    let options = trainer.options();
+/// Runs the graphs of one iteration with `accumulate` micro-steps in virtual time.
+pub fn predict<'a>(
+    executor: &VirtualExecutor<FabricCosts>,
+    accumulate: u32,
+    graph: impl Fn(GraphKind) -> &'a Graph,
+) -> Result<Predicted> {
     let mut predicted = Predicted::default();
     let mut add = |kind: GraphKind, times: f64| -> Result<()> {
-        let graph = trainer.graph(kind);
+        let graph = graph(kind);
         let timeline = executor.simulate(graph)?.timeline;
         for (phase, seconds) in timeline.phase_seconds(graph) {
             let seconds = seconds * times;
@@ -55,8 +58,8 @@ pub fn predict(executor: &VirtualExecutor<FabricCosts>, trainer: &Trainer) -> Re
         }
         Ok(())
     };
-    if options.accumulate > 1 {
-        add(GraphKind::Gradient(MicroStep::Accumulate), f64::from(options.accumulate - 1))?;
+    if accumulate > 1 {
+        add(GraphKind::Gradient(MicroStep::Accumulate), f64::from(accumulate - 1))?;
     }
     add(GraphKind::Gradient(MicroStep::Offload), 1.0)?;
     add(GraphKind::Update, 1.0)?;

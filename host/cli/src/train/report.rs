@@ -7,9 +7,11 @@ use comfy_table::Cell;
 use nearfield_runtime::graph::Traffic;
 use nearfield_runtime::memory::arena_bytes;
 use nearfield_runtime::timeline::ResourceUse;
+use nearfield_train::memory;
 use nearfield_train::trainer::Trainer;
 use serde_json::{Map, Value, json};
 
+use super::endurance::Endurance;
 use super::metrics::Line;
 use super::predict::Predicted;
 use crate::values::{human_bytes, right, table};
@@ -26,6 +28,10 @@ pub struct Ending<'a> {
     pub metadata_bytes: u64,
     /// Whether the run was stopped before its last step.
     pub interrupted: bool,
+    /// Data bytes written since then to the drive that is written to most.
+    pub most_written: u64,
+    /// Rated terabytes of each drive.
+    pub drive_tbw: Option<f64>,
     /// Times that a description of the machine predicts for one iteration.
     pub predicted: Option<Predicted>,
     /// The fabric whose clock was used; `None` for the clock on the wall.
@@ -58,6 +64,12 @@ pub fn build(trainer: &Trainer, ending: &Ending) -> Result<Value> {
             "update": each.update * updates,
         })
     });
+    let seconds = sum(|line| line.seconds) / steps;
+    let wear = Endurance::new(
+        ending.most_written as f64 / steps,
+        ending.drive_tbw,
+        (seconds > 0.0).then_some(seconds),
+    );
     Ok(json!({
         "system": options.offload.system.name(),
         "steps": trainer.iteration(),
@@ -75,6 +87,7 @@ pub fn build(trainer: &Trainer, ending: &Ending) -> Result<Value> {
         "traffic": traffic,
         "metadata_bytes": ending.metadata_bytes,
         "media_write_bytes_per_step": (ending.measured.media_write + ending.metadata_bytes) as f64 / steps,
+        "endurance": wear.json(ending.drive_tbw),
         "memory_peak": {
             "device_local": local_peak,
             "buffers": arena_bytes(),
@@ -82,7 +95,7 @@ pub fn build(trainer: &Trainer, ending: &Ending) -> Result<Value> {
             "residuals": budget.residual_bytes,
             "state": budget.state_bytes,
             "accumulators": trainer.accumulator_bytes(),
-            "process": process_peak_bytes(),
+            "process": memory::peak_bytes(),
         },
         "memory_predicted": {
             "device_local": budget.device_local_bytes.iter().max(),
@@ -154,13 +167,4 @@ pub fn tables(report: &Value, usage: &[ResourceUse]) -> String {
         ]);
     }
     format!("{traffic}\n\n{memory}\n\n{phases}\n\n{resources}")
-}
-
-/// Largest resident memory of this process so far, from the kernel.
-fn process_peak_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kibibytes =
-        line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
-    kibibytes.unwrap_or(0) * 1024
 }

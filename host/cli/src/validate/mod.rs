@@ -96,7 +96,7 @@ fn compare(name: &str, entry: &Entry) -> Result<Vec<Comparison>> {
     let costs = FabricCosts::new(&fabric, &case.selection())?;
     let step = case.step()?;
     let run = step.run(&costs)?;
-    step.check_memory(&case, &costs, &fabric, &run)?;
+    step.check_memory(&costs, &fabric, &run)?;
     let [forward, backward, update] = run.phases;
     let measured = entry.measured;
     let pairs = [

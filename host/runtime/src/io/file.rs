@@ -206,11 +206,11 @@ impl DriveFile {
     }
 }
 
-/// Free bytes of the file system that holds `path`.
+/// Bytes that this user can still write to the file system of `path`.
 ///
 /// # Errors
 /// [`Error::Io`] when the system does not tell.
-pub(crate) fn free_bytes(path: &Path) -> Result<u64> {
+pub fn free_bytes(path: &Path) -> Result<u64> {
     use std::os::unix::ffi::OsStrExt;
     let error = |source| Error::io("stat", path, 0, 0, source);
     let name = std::ffi::CString::new(path.as_os_str().as_bytes())

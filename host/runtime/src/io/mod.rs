@@ -23,6 +23,5 @@ pub mod limit;
 pub use block::BlockDevice;
 pub use engine::{Backend, IoEngine, IoOptions, IoStats};
 pub use faults::{FaultAction, FaultOperation, FaultRule, Faults};
-pub(crate) use file::free_bytes;
-pub use file::{Direct, DriveFile, OpenMode};
+pub use file::{Direct, DriveFile, OpenMode, free_bytes};
 pub use throttle::Throttle;

@@ -6,7 +6,7 @@ pub mod placement;
 pub mod plan;
 
 pub use engine::{
-    DeviceChoice, EngineConfig, MemoryBudget, ModelWork, OffloadEngine, WeightSource,
+    Blueprint, DeviceChoice, EngineConfig, MemoryBudget, ModelWork, OffloadEngine, WeightSource,
 };
 pub use options::{
     ActivationPlace, Encoder, OffloadOptions, Placement, System, Upstream, WeightsPlace,

@@ -1,6 +1,8 @@
 //! Training with optimizer state on drives: data, model and engine put together.
 
+mod dry_run;
 mod options;
+mod rehearsal;
 mod work;
 
 use std::ops::Range;
@@ -20,6 +22,7 @@ use nearfield_techniques::offload::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+pub use dry_run::{DriveNeed, DryRun};
 pub use options::{ModelSource, TrainOptions};
 
 use crate::checkpoint::{Checkpoint, Config, SaveOptions, Writer, to_config};
@@ -29,6 +32,7 @@ use crate::generate::{GenerateOptions, generate};
 use crate::model::{Architecture, Model, Unit, UnitPlan, parse_device};
 use crate::scaler::{Scaler, ScalerState, combined_unscale};
 use options::Identity;
+pub use rehearsal::Rehearsal;
 use work::{Accumulators, MicroBatch};
 
 /// State of the trainer after an iteration, as recorded with it on the drives.

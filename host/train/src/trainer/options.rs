@@ -155,7 +155,7 @@ impl TrainOptions {
     /// # Errors
     /// [`Error::Invalid`] with what is needed and what to change.
     pub fn check_memory(&self, model: &Architecture) -> Result<()> {
-        let Some(total) = memory_bytes() else { return Ok(()) };
+        let Some(total) = crate::memory::machine_bytes().map(u128::from) else { return Ok(()) };
         let parameters = model.parameters();
         let width = u128::from(self.offload.weights_dtype.bytes());
         let state = if self.offload.system.on_drives() { 0 } else { 16 };
@@ -185,14 +185,6 @@ impl TrainOptions {
             gigabytes(total)
         )))
     }
-}
-
-/// Memory of the machine, where the system says it.
-fn memory_bytes() -> Option<u128> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kibibytes: u128 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes * 1024)
 }
 
 /// What makes a run the same run: it must not change when it is resumed.

@@ -52,7 +52,7 @@ impl OffloadEngine {
         bytes: &[u8],
     ) -> Result<()> {
         let width = self.options.gradient_dtype.bytes();
-        let run = self.layout.parts[part];
+        let run = self.layout().parts[part];
         let end = first_element + bytes.len() as u64 / width;
         let (from, to) = (first_element.max(run.start), end.min(run.end()));
         if from >= to {
@@ -76,8 +76,8 @@ impl OffloadEngine {
     /// [`Error::Invalid`] without compression.
     pub fn encode_gradient(&self, part: usize, staging: u32, loss_scale: f64) -> Result<()> {
         let compression = self.compression()?;
-        let run = self.layout.parts[part];
-        let padded = self.layout.padded(part) as usize;
+        let run = self.layout().parts[part];
+        let padded = self.layout().padded(part) as usize;
         let kept = codec::kept(self.options.topk_keep, padded as u64) as usize;
         let mut memory = self.staging_bank()?.write(self.staging_buffer(staging)?)?;
         let gradient = &mut memory.as_f32_mut()[..padded];
@@ -103,7 +103,7 @@ impl OffloadEngine {
     /// # Errors
     /// What the drive reports.
     pub fn write_gradient(&self, part: usize, staging: u32) -> Result<()> {
-        let unit = self.drive(self.layout.parts[part].drive);
+        let unit = self.drive(self.layout().parts[part].drive);
         let store = &unit.store;
         let file = store.gradients_file();
         let step = self.step + 1;
@@ -121,10 +121,10 @@ impl OffloadEngine {
             }
             return store.seal_gradient(part, step, pairs.count as u64, &sums);
         }
-        let padded = self.layout.padded(part);
+        let padded = self.layout().padded(part);
         let bytes = (padded * self.options.gradient_dtype.bytes()) as usize;
         let real =
-            (self.layout.parts[part].elements * self.options.gradient_dtype.bytes()) as usize;
+            (self.layout().parts[part].elements * self.options.gradient_dtype.bytes()) as usize;
         let mut memory = self.staging_bank()?.write(self.staging_buffer(staging)?)?;
         memory[real..bytes].fill(0);
         let sum = kernels::checksum(self.isa, &memory[..bytes], 0);
@@ -139,7 +139,7 @@ impl OffloadEngine {
     /// What the drive reports.
     pub fn write_residual(&self, part: usize) -> Result<()> {
         let compression = self.compression()?;
-        let unit = self.drive(self.layout.parts[part].drive);
+        let unit = self.drive(self.layout().parts[part].drive);
         let file = unit.store.residual_file().ok_or_else(no_residual)?;
         let residual = compression.residuals.get(part).ok_or_else(no_residual)?.lock();
         let offset = unit.store.residual_target(part, self.step + 1)?;
@@ -160,7 +160,7 @@ impl OffloadEngine {
     pub(super) fn reload_residuals(&self) -> Result<()> {
         let Some(compression) = &self.compression else { return Ok(()) };
         for (part, residual) in compression.residuals.iter().enumerate() {
-            let unit = self.drive(self.layout.parts[part].drive);
+            let unit = self.drive(self.layout().parts[part].drive);
             let array = unit.store.stored_residual(part, self.step + 1)?.ok_or_else(no_residual)?;
             let mut residual = residual.lock();
             let target: &mut [u8] = bytemuck::cast_slice_mut(&mut residual);

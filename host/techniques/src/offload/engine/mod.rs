@@ -1,5 +1,6 @@
 //! The offload technique for real: drives, devices, buffers, and the work behind its graphs.
 
+mod blueprint;
 mod budget;
 mod buffers;
 mod gradient_work;
@@ -26,14 +27,15 @@ use nearfield_runtime::{Error, Result};
 use parking_lot::Mutex;
 use rayon::ThreadPool;
 
+pub use blueprint::Blueprint;
 pub use budget::MemoryBudget;
 pub use gradient_work::ModelWork;
 pub use paging::WeightSource;
 
 use super::options::OffloadOptions;
 use super::placement::FlatModel;
+use super::plan::Plan;
 use super::plan::gradient::{MicroStep, UnitShape};
-use super::plan::{Plan, gradient};
 use buffers::BufferSet;
 use gradients::{Compression, Staging};
 use memory_state::MemoryState;
@@ -103,13 +105,10 @@ impl HostBuffers {
 pub struct OffloadEngine {
     options: OffloadOptions,
     model: FlatModel,
-    layout: Layout,
+    blueprint: Blueprint,
     isa: Isa,
     pool: Arc<ThreadPool>,
     executor: Arc<dyn Executor + Send + Sync>,
-    update_plan: Plan,
-    gradient_plans: [Plan; 2],
-    budget: MemoryBudget,
     weights: Arc<HostVector>,
     scratch: Mutex<Vec<u16>>,
     drives: Vec<DriveUnit>,
@@ -137,9 +136,14 @@ impl OffloadEngine {
         &self.options
     }
 
+    /// What was known of the run before anything was made.
+    pub fn blueprint(&self) -> &Blueprint {
+        &self.blueprint
+    }
+
     /// Which part of the flat vector lies where.
     pub fn layout(&self) -> &Layout {
-        &self.layout
+        &self.blueprint.layout
     }
 
     /// Optimizer steps done.
@@ -149,7 +153,7 @@ impl OffloadEngine {
 
     /// Memory held for the whole run, by purpose.
     pub fn budget(&self) -> &MemoryBudget {
-        &self.budget
+        &self.blueprint.budget
     }
 
     /// The working weights in host memory, in the working format and flat order; empty where units read the master weights from the
@@ -160,17 +164,17 @@ impl OffloadEngine {
 
     /// The graph of one micro-step, with the meaning of its tasks.
     pub fn gradient_plan(&self, step: MicroStep) -> &Plan {
-        &self.gradient_plans[usize::from(step == MicroStep::Offload)]
+        self.blueprint.gradient(step)
     }
 
     /// The graph of the update.
     pub fn update_graph(&self) -> &Graph {
-        &self.update_plan.graph
+        &self.blueprint.update.graph
     }
 
     /// Data bytes that one step moves, from its graphs.
     pub fn predicted_step_traffic(&self) -> Traffic {
-        self.gradient_plan(MicroStep::Offload).graph.traffic() + self.update_plan.graph.traffic()
+        self.gradient_plan(MicroStep::Offload).graph.traffic() + self.update_graph().traffic()
     }
 
     /// Data bytes that a skipped step moves: its gradients only.
@@ -181,6 +185,11 @@ impl OffloadEngine {
     /// Data bytes moved so far by devices. Creation, resume and digests do not count.
     pub fn traffic(&self) -> Traffic {
         self.drives.iter().map(|unit| unit.device.traffic()).sum()
+    }
+
+    /// The same for each drive.
+    pub fn traffic_by_drive(&self) -> Vec<Traffic> {
+        self.drives.iter().map(|unit| unit.device.traffic()).collect()
     }
 
     /// Bytes of headers and journal records written so far.
@@ -238,8 +247,9 @@ impl OffloadEngine {
                 self.model.groups()
             )));
         }
-        let work = UpdateWork::new(self, &self.update_plan, record, false);
-        let timeline = self.executor.run(&self.update_plan.graph, &work)?;
+        let plan = &self.blueprint.update;
+        let work = UpdateWork::new(self, plan, record, false);
+        let timeline = self.executor.run(&plan.graph, &work)?;
         self.step = record.step;
         Ok(timeline)
     }
@@ -304,15 +314,4 @@ impl std::fmt::Debug for OffloadEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "OffloadEngine({}, {})", self.options.system.name(), self.describe())
     }
-}
-
-/// Both gradient plans of a layout, by [`MicroStep`], and the staging they need.
-fn gradient_plans(
-    layout: &Layout,
-    options: &OffloadOptions,
-    units: &[UnitShape],
-) -> Result<([Plan; 2], gradient::Staging)> {
-    let (accumulate, _) = gradient::plan(layout, options, units, MicroStep::Accumulate)?;
-    let (offload, staging) = gradient::plan(layout, options, units, MicroStep::Offload)?;
-    Ok(([accumulate, offload], staging))
 }

@@ -125,7 +125,7 @@ impl OffloadEngine {
 
     pub(super) fn write_output(&self, unit: usize, buffer: u32) -> Result<()> {
         let pager = self.pager()?;
-        let (drive, offset) = pager.plan.activation_place(unit, self.layout.drives);
+        let (drive, offset) = pager.plan.activation_place(unit, self.layout().drives);
         let memory = pager.output_buffer(buffer)?.lock();
         let file = &pager.files[drive as usize];
         let bytes = pager.plan.activation_bytes as usize;
@@ -134,7 +134,7 @@ impl OffloadEngine {
 
     pub(super) fn read_output(&self, unit: usize, buffer: u32) -> Result<()> {
         let pager = self.pager()?;
-        let (drive, offset) = pager.plan.activation_place(unit, self.layout.drives);
+        let (drive, offset) = pager.plan.activation_place(unit, self.layout().drives);
         let mut memory = pager.output_buffer(buffer)?.lock();
         let file = &pager.files[drive as usize];
         let bytes = pager.plan.activation_bytes as usize;
@@ -170,7 +170,7 @@ impl WeightSource for UnitBuffer<'_> {
         let end = first_element + out.len() as u64 / width;
         let mut next = first_element;
         for segment in self.segments {
-            let run = self.engine.layout.parts[segment.part];
+            let run = self.engine.layout().parts[segment.part];
             let start = run.start + segment.offset;
             let last = (start + segment.elements).min(run.end()).min(end);
             if next < start || next >= last {
@@ -204,8 +204,8 @@ impl WeightSource for DriveWeights<'_> {
         let dtype = engine.options.weights_dtype;
         let width = dtype.bytes();
         let elements = out.len() as u64 / width;
-        for part in engine.layout.overlapping(first_element, elements) {
-            let run = engine.layout.parts[part];
+        for part in engine.layout().overlapping(first_element, elements) {
+            let run = engine.layout().parts[part];
             let owner = engine.drive(run.drive);
             let arrays = owner.store.stored_state(part)?;
             let mut memory = owner.weight_reads[0].lock();

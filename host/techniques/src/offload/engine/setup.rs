@@ -11,23 +11,20 @@ use nearfield_runtime::io::IoEngine;
 use nearfield_runtime::kernels::Isa;
 use nearfield_runtime::layout::align_up;
 use nearfield_runtime::memory::{Arena, HostVector};
-use nearfield_runtime::store::{
-    self, DriveStore, GradientFormat, Recovered, StateSpec, StepRecord,
-};
-use nearfield_runtime::types::DType;
+use nearfield_runtime::store::{self, DriveStore, Recovered, StepRecord};
 use nearfield_runtime::{Error, Result};
 use parking_lot::Mutex;
 use rayon::ThreadPool;
 
-use super::budget::{MemoryBudget, weight_read_bytes};
+use super::budget::weight_read_bytes;
 use super::buffers::{BufferSet, BufferSizes};
 use super::gradients::{Compression, Pairs, Staging};
 use super::memory_state::MemoryState;
 use super::paging::Pager;
 use super::update_work::UpdateWork;
-use super::{DeviceChoice, DriveUnit, EngineConfig, HostBuffers, OffloadEngine, gradient_plans};
+use super::{Blueprint, DeviceChoice, DriveUnit, EngineConfig, HostBuffers, OffloadEngine};
 use crate::offload::options::{Encoder, OffloadOptions};
-use crate::offload::placement::{self, FlatModel};
+use crate::offload::placement::FlatModel;
 use crate::offload::plan::gradient::Paging;
 use crate::offload::plan::update;
 use crate::offload::plan::update_host::host_sets;
@@ -57,7 +54,7 @@ impl OffloadEngine {
             return Ok(engine);
         }
         let engines = engine.start_engines(config)?;
-        let spec = engine.spec();
+        let spec = engine.engine.blueprint.spec().clone();
         let creation = store::create(&config.drives, engines, spec, config.durability, overwrite)?;
         engine.initialise_drives(creation.stores(), initial)?;
         let stores = creation.finish(record.clone())?;
@@ -80,7 +77,7 @@ impl OffloadEngine {
             ));
         }
         let engines = assembly.start_engines(config)?;
-        let spec = assembly.spec();
+        let spec = assembly.engine.blueprint.spec().clone();
         let (stores, recovered) =
             store::open(&config.drives, engines, Some(&spec), config.durability)?;
         let units = assembly.units(config, stores)?;
@@ -95,7 +92,7 @@ impl OffloadEngine {
                 groups: redo.groups.clone(),
                 blob: recovered.blob.clone(),
             };
-            let plan = update::plan(&engine.layout, &engine.options, &redo.parts)?;
+            let plan = update::plan(engine.layout(), &engine.options, &redo.parts)?;
             let work = UpdateWork::new(&engine, &plan, &record, true);
             engine.executor.run(&plan.graph, &work)?;
             engine.step = recovered.step;
@@ -125,12 +122,8 @@ impl Assembly {
                     .into(),
             ));
         }
-        let layout = placement::layout(&model, &options, config.drives.len() as u32)?;
-        let parts: Vec<usize> = (0..layout.parts.len()).collect();
-        let update_plan = update::plan(&layout, &options, &parts)?;
-        let (gradient_plans, staging) = gradient_plans(&layout, &options, &config.units)?;
-        let paging = Paging::new(&layout, &options, &config.units);
-        let budget = MemoryBudget::new(&layout, &options, staging, &paging);
+        let drives = config.drives.len() as u32;
+        let blueprint = Blueprint::new(&options, &model, drives, &config.units)?;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(config.threads)
             .thread_name(|index| format!("kernel{index}"))
@@ -146,11 +139,8 @@ impl Assembly {
             engine: OffloadEngine {
                 isa: Isa::detect(),
                 pool: Arc::new(pool),
-                weights: Arc::new(HostVector::zeroed(budget.weights_bytes)),
-                budget,
+                weights: Arc::new(HostVector::zeroed(blueprint.budget.weights_bytes)),
                 executor: Arc::new(ThreadedExecutor::default()),
-                update_plan,
-                gradient_plans,
                 scratch: Mutex::default(),
                 drives: Vec::new(),
                 host: None,
@@ -162,12 +152,13 @@ impl Assembly {
                 output_bytes: config.units.iter().map(|unit| unit.output_bytes).collect(),
                 step: 0,
                 model,
-                layout,
+                blueprint,
                 options,
             },
         };
         if assembly.engine.options.system.on_drives() {
-            assembly.reserve(config, staging, lock)?;
+            assembly.reserve(config, lock)?;
+            let paging = assembly.engine.blueprint.paging.clone();
             if paging != Paging::default() {
                 let (pager, arena) = Pager::new(paging, lock)?;
                 assembly.engine.pager = Some(pager);
@@ -176,24 +167,21 @@ impl Assembly {
         } else {
             let engine = &mut assembly.engine;
             let options = &engine.options;
-            let state = MemoryState::new(&engine.layout, options.optimizer, options.gradient_dtype);
+            let state =
+                MemoryState::new(engine.layout(), options.optimizer, options.gradient_dtype);
             engine.memory = Some(state);
         }
         Ok(assembly)
     }
 
     /// Takes all memory of the run.
-    fn reserve(
-        &mut self,
-        config: &EngineConfig,
-        staging: crate::offload::plan::gradient::Staging,
-        lock: bool,
-    ) -> Result<()> {
+    fn reserve(&mut self, config: &EngineConfig, lock: bool) -> Result<()> {
         let engine = &mut self.engine;
-        let (layout, options) = (&engine.layout, &engine.options);
+        let Blueprint { layout, staging, budget, .. } = &engine.blueprint;
+        let options = &engine.options;
         for drive in 0..layout.drives {
             if options.system.near_storage() {
-                let bytes = engine.budget.device_local_bytes[drive as usize];
+                let bytes = budget.device_local_bytes[drive as usize];
                 self.device_arenas.push(Arena::new("device local memory", bytes, lock)?);
             }
             let bytes = 2 * align_up(weight_read_bytes(layout, options, drive), 4096);
@@ -201,7 +189,7 @@ impl Assembly {
         }
         let sets = host_sets(options.system);
         if sets > 0 {
-            let arena = Arena::new("update buffers", engine.budget.host_update_bytes, lock)?;
+            let arena = Arena::new("update buffers", budget.host_update_bytes, lock)?;
             let bank = BufferBank::new("host update buffers", Arc::clone(&arena));
             let sets = (0..sets)
                 .map(|_| {
@@ -264,21 +252,6 @@ impl Assembly {
             .collect()
     }
 
-    fn spec(&self) -> StateSpec {
-        let OffloadEngine { options, layout, .. } = &self.engine;
-        let gradients = if options.compressed() {
-            GradientFormat::TopK { keep: options.topk_keep, values: DType::Fp32 }
-        } else {
-            GradientFormat::Dense { dtype: options.gradient_dtype }
-        };
-        StateSpec {
-            optimizer: options.optimizer,
-            gradients,
-            residual: options.error_feedback,
-            layout: layout.clone(),
-        }
-    }
-
     /// Writes initial master weights; moments are zeros already.
     fn initialise_drives(&self, stores: &[DriveStore], initial: &Initial) -> Result<()> {
         super::state_io::initialise(&self.engine, stores, initial, &self.read_arenas)
@@ -298,7 +271,8 @@ impl Assembly {
         store: DriveStore,
         shared: &SharedLink,
     ) -> Result<DriveUnit> {
-        let OffloadEngine { options, layout, isa, pool, .. } = &self.engine;
+        let OffloadEngine { options, blueprint, isa, pool, .. } = &self.engine;
+        let layout = &blueprint.layout;
         let drive = store.drive();
         let arena = match self.device_arenas.get(drive as usize) {
             Some(arena) => Arc::clone(arena),

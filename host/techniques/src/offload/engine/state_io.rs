@@ -16,7 +16,7 @@ impl OffloadEngine {
     /// Initial weights of `--system memory`.
     pub(super) fn initialise_memory(&self, initial: &Initial) -> Result<()> {
         let Some(state) = &self.memory else { return Ok(()) };
-        for (part, run) in self.layout.parts.iter().enumerate() {
+        for (part, run) in self.layout().parts.iter().enumerate() {
             let mut state = state.part(part);
             let param = &mut state.variables[0][..run.elements as usize];
             initial(run.start, param)?;
@@ -40,7 +40,7 @@ impl OffloadEngine {
     /// What the drives report, data that does not match its checksum, and the first error of `sink`.
     pub fn master_weights(&self, sink: &(dyn Fn(u64, &[f32]) -> Result<()> + Sync)) -> Result<()> {
         if let Some(state) = &self.memory {
-            for (part, run) in self.layout.parts.iter().enumerate() {
+            for (part, run) in self.layout().parts.iter().enumerate() {
                 let state = state.part(part);
                 sink(run.start, &state.variables[0][..run.elements as usize])?;
             }
@@ -62,7 +62,7 @@ impl OffloadEngine {
         let unit = self.drive(drive);
         let mut scratch = unit.weight_reads[0].lock();
         for &part in unit.store.parts() {
-            let run = self.layout.parts[part];
+            let run = self.layout().parts[part];
             // Master weights are the first variable of every optimizer.
             let arrays = unit.store.stored_state(part)?;
             unit.store.read_verified(&arrays[0], &mut scratch, &mut |done, piece| {
@@ -83,8 +83,8 @@ impl OffloadEngine {
             return store::digest(self.drives.iter().map(|unit| &unit.store));
         };
         let optimizer = self.options.optimizer;
-        let mut digest = StateDigest::new(self.step, self.layout.elements, optimizer);
-        for (part, run) in self.layout.parts.iter().enumerate() {
+        let mut digest = StateDigest::new(self.step, self.layout().elements, optimizer);
+        for (part, run) in self.layout().parts.iter().enumerate() {
             let state = state.part(part);
             for (&variable, data) in optimizer.variables().iter().zip(&state.variables) {
                 digest.add(variable, &data[..run.elements as usize]);
@@ -123,8 +123,8 @@ fn initialise_drive(
     let block = scratch.len() as u64 / 4;
     let variables = engine.options.optimizer.variables();
     for &part in store.parts() {
-        let run = engine.layout.parts[part];
-        let padded = engine.layout.padded(part);
+        let run = engine.layout().parts[part];
+        let padded = engine.layout().padded(part);
         let slot = store.initial_slot(part)?;
         let start = store.data_offset(slot, Variable::Param)?;
         let (mut first, mut sum) = (0, 0_u64);

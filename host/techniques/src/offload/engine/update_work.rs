@@ -44,7 +44,7 @@ impl<'a> UpdateWork<'a> {
             .iter()
             .map(|group| Scalars::new(optimizer, group, record.step, record.unscale))
             .collect();
-        let parts = engine.layout.parts.len();
+        let parts = engine.layout().parts.len();
         Self {
             engine,
             plan,
@@ -57,7 +57,7 @@ impl<'a> UpdateWork<'a> {
     }
 
     fn part(&self, part: usize) -> Part {
-        self.engine.layout.parts[part]
+        self.engine.layout().parts[part]
     }
 
     fn drive(&self, part: usize) -> &DriveUnit {
@@ -349,9 +349,9 @@ impl<'a> UpdateWork<'a> {
     fn allocate(&self, part: usize) -> Result<()> {
         let unit = self.drive(part);
         let engine = self.engine;
-        let elements = engine.layout.padded(part);
+        let elements = engine.layout().padded(part);
         let sizes =
-            super::buffers::BufferSizes::for_part(elements, &engine.layout, &engine.options);
+            super::buffers::BufferSizes::for_part(elements, &engine.layout(), &engine.options);
         let set = BufferSet::allocate(&sizes, &mut |bytes| unit.device.allocate(bytes))?;
         *unit.buffers.lock() = Some(Arc::new(set));
         Ok(())
