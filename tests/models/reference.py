@@ -2,6 +2,8 @@
 
 make DIR                       makes models, a tokenizer and data
 train DIR MODEL DATA DTYPE     fine-tunes; prints a loss a step as JSON, saves to DIR/MODEL.torch
+steps DIR MODEL FROM TO OUT    does steps FROM to TO of that training on tokens.npy, from the model in MODEL and, above 0, the
+                               optimizer in MODEL.pt; prints the losses, saves the model to OUT and the optimizer to OUT.pt
 compare ONE OTHER              prints the largest difference of their logits and weights as JSON
 """
 
@@ -97,6 +99,34 @@ def train(root, name, data, dtype):
     print(json.dumps(losses))
 
 
+def steps(root, model_path, first, last, out):
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    decay = [p for p in model.parameters() if p.dim() > 1]
+    plain = [p for p in model.parameters() if p.dim() <= 1]
+    groups = [dict(params=decay, weight_decay=0.01), dict(params=plain, weight_decay=0.0)]
+    optimizer = torch.optim.AdamW(groups, lr=0.5)
+    if first > 0:
+        optimizer.load_state_dict(torch.load(f"{model_path}.pt", weights_only=True))
+        assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0]
+    else:
+        for group in optimizer.param_groups:
+            group["lr"] = RATE
+    all_rows, losses = list(rows(root, None, "tokens.npy")), []
+    for step in range(first, last):
+        at = step * BATCH * ACCUMULATE
+        picked = [all_rows[(at + i) % len(all_rows)] for i in range(BATCH * ACCUMULATE)]
+        inputs, targets = (torch.stack(side) for side in zip(*picked))
+        loss = torch.nn.functional.cross_entropy(model(inputs).logits.flatten(0, 1), targets.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    model.save_pretrained(out)
+    torch.save(optimizer.state_dict(), f"{out}.pt")
+    print(json.dumps(losses))
+
+
 def compare(one, other):
     first, second = (AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (one, other))
     tokens = torch.arange(40).reshape(2, 20)
@@ -113,5 +143,7 @@ if __name__ == "__main__":
         make(Path(arguments[0]))
     elif command == "train":
         train(Path(arguments[0]), *arguments[1:])
+    elif command == "steps":
+        steps(Path(arguments[0]), arguments[1], int(arguments[2]), int(arguments[3]), arguments[4])
     else:
         compare(*arguments)

@@ -9,11 +9,13 @@
 pub mod checkpoint;
 pub mod data;
 pub mod error;
+pub mod exchange;
 pub mod generate;
 pub mod measure;
 pub mod memory;
 pub mod model;
 mod random;
+pub mod saved;
 pub mod scaler;
 pub mod schedule;
 pub mod trainer;

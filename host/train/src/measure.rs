@@ -118,6 +118,7 @@ impl Probe<'_> {
         TrainOptions {
             corpus: CorpusOptions { evaluation_fraction: 0.0, ..CorpusOptions::new(self.text) },
             model: ModelSource::Scratch(shape),
+            optimizer_state: None,
             tokenizer: None,
             seq: shape.seq,
             batch: TOKENS.1,

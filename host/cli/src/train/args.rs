@@ -101,6 +101,10 @@ pub struct TrainArgs {
     /// A model to start from: a directory as Hugging Face keeps models, of the family GPT-2, Llama, Mistral, Qwen2 or Qwen3
     #[arg(long, value_name = "DIR", help_heading = "Model")]
     pub model: Option<PathBuf>,
+    /// State of a torch.optim.AdamW or Adam over all parameters (.pt of its state_dict, or .safetensors), from which the run goes
+    /// on: its moments and its number of steps
+    #[arg(long, value_name = "FILE", help_heading = "Model")]
+    pub optimizer_state: Option<PathBuf>,
     /// The tokenizer's file [default: tokenizer.json of --model; without both, bytes are tokens]
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub tokenizer: Option<PathBuf>,

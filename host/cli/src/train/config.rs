@@ -160,6 +160,7 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
     Ok(TrainOptions {
         corpus,
         model,
+        optimizer_state: args.optimizer_state.clone(),
         tokenizer: args.tokenizer.clone(),
         seq,
         batch: args.batch.unwrap_or(8),
@@ -211,6 +212,11 @@ fn check_contradictions(args: &TrainArgs, system: System) -> Result<()> {
     ];
     if let (Some(_), Some((name, _))) = (&args.model, sizes.iter().find(|(_, given)| *given)) {
         bail!("{name} is for a model of your own; that of --model has its sizes already");
+    }
+    if args.resume && args.optimizer_state.is_some() {
+        bail!(
+            "--resume continues the run on the drives, --optimizer-state starts a new one: give one of them"
+        );
     }
     if args.save.is_none() && (args.save_dtype.is_some() || args.shard_size.is_some()) {
         bail!("--save-dtype and --shard-size need --save DIR");

@@ -91,8 +91,9 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
     if bar.is_some() || args.progress == Some(ProgressKind::None) {
         announce(&trainer);
     }
-    let metrics =
-        Metrics::open(&out.join("metrics.jsonl"), trainer.iteration(), trainer.last_loss())?;
+    // A run that starts from the state of another program has no lines yet.
+    let continued = if args.resume { trainer.iteration() } else { 0 };
+    let metrics = Metrics::open(&out.join("metrics.jsonl"), continued, trainer.last_loss())?;
     let mut run = Run {
         json: bar.is_none() && args.progress != Some(ProgressKind::None),
         eval_every: args.eval_every.unwrap_or(0),

@@ -295,8 +295,8 @@ impl DriveStore {
 
         let creating = {
             let inner = self.inner.lock();
-            let creating =
-                inner.phase == Phase::Creating && generation == 0 && slot as usize == place;
+            // A state that comes from elsewhere begins at a step of its own, which the first record has as well.
+            let creating = inner.phase == Phase::Creating && slot as usize == place;
             let next = inner.moves.get(inner.sealed);
             let in_turn = inner.phase == Phase::Updating
                 && next.is_some_and(|next| next.part == part && next.to_slot == slot)

@@ -74,7 +74,7 @@ pub struct Finding {
     pub what: String,
 }
 
-fn at_rest(dirs: &[PathBuf]) -> Result<Loaded> {
+pub(super) fn at_rest(dirs: &[PathBuf]) -> Result<Loaded> {
     let engines = (0..dirs.len())
         .map(|drive| IoEngine::start(&format!("drive{drive}"), &IoOptions::default()))
         .collect::<Result<Vec<Arc<IoEngine>>>>()?;
@@ -167,7 +167,7 @@ fn finding(store: &DriveStore, array: &StoredArray, found: u64) -> Option<Findin
     })
 }
 
-fn scratch() -> Result<Region> {
+pub(super) fn scratch() -> Result<Region> {
     Arena::new("reading state", BLOCK_BYTES, false)?.allocate(BLOCK_BYTES)
 }
 

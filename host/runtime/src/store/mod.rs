@@ -14,6 +14,7 @@
 //! | `lock`         | who uses the directory                                      | `lock.rs` |
 
 mod block;
+mod copy;
 mod create;
 mod digest;
 mod drive;
@@ -25,12 +26,14 @@ mod journal;
 mod lock;
 mod open;
 mod read;
+mod reader;
 mod recovery;
 mod slots;
 mod superblock;
 #[cfg(test)]
 mod tests;
 
+pub use copy::{Copied, copy_state, holds_state, state_bytes};
 pub use create::{Creation, create};
 pub use digest::StateDigest;
 pub use drive::{DriveStore, Durability};
@@ -41,6 +44,7 @@ pub use inspect::{DriveReport, Finding, StateReport, digest, digest_of, inspect,
 pub use journal::{RecordKind, StepRecord};
 pub use open::open;
 pub use read::StoredArray;
+pub use reader::StateReader;
 pub use recovery::{Recovered, Redo};
 pub use slots::{SlotMove, SlotState};
 pub use superblock::{GradientFormat, RunId, StateSpec, Superblock};

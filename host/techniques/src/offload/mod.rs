@@ -6,7 +6,8 @@ pub mod placement;
 pub mod plan;
 
 pub use engine::{
-    Blueprint, DeviceChoice, EngineConfig, MemoryBudget, ModelWork, OffloadEngine, WeightSource,
+    Blueprint, DeviceChoice, EngineConfig, InitialState, MemoryBudget, ModelWork, OffloadEngine,
+    WeightSource,
 };
 pub use options::{
     ActivationPlace, Encoder, OffloadOptions, Placement, System, Upstream, WeightsPlace,

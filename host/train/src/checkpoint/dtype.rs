@@ -7,7 +7,7 @@ use safetensors::Dtype;
 
 /// Formats whose numbers can become fp32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stored {
+pub(crate) enum Stored {
     F64,
     F32,
     F16,
@@ -60,7 +60,7 @@ pub(super) const fn torch_name(dtype: DType) -> &'static str {
 }
 
 /// safetensors' name of a format.
-pub(super) const fn stored(dtype: DType) -> Dtype {
+pub(crate) const fn stored(dtype: DType) -> Dtype {
     match dtype {
         DType::Fp32 => Dtype::F32,
         DType::Fp16 => Dtype::F16,
@@ -69,7 +69,7 @@ pub(super) const fn stored(dtype: DType) -> Dtype {
 }
 
 /// Little-endian numbers in `dtype`, rounded to nearest even.
-pub(super) fn encode(dtype: DType, values: &[f32], out: &mut Vec<u8>) {
+pub(crate) fn encode(dtype: DType, values: &[f32], out: &mut Vec<u8>) {
     out.clear();
     if dtype == DType::Fp32 {
         out.extend(values.iter().flat_map(|value| value.to_le_bytes()));

@@ -7,5 +7,7 @@ mod shards;
 mod write;
 
 pub use config::{Config, to_config};
+pub(crate) use dtype::{Stored, encode, stored};
 pub use shards::Checkpoint;
+pub(crate) use shards::open_file as open_safetensors;
 pub use write::{SaveOptions, Writer};

@@ -253,7 +253,7 @@ fn paths(directory: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Opens a file; returns its table, and where its data begins.
-fn open_file(path: &Path) -> Result<(File, Metadata, u64)> {
+pub(crate) fn open_file(path: &Path) -> Result<(File, Metadata, u64)> {
     let wrong = |what: String| {
         let remedy = "the file is cut off or damaged: fetch the model again";
         Error::checkpoint(path, what, remedy)

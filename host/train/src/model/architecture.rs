@@ -124,7 +124,29 @@ pub struct Windows {
     /// Tokens that are seen, the own one included.
     pub tokens: u32,
     /// For each block whether it has the window.
+    #[serde(with = "bits")]
     pub layers: Vec<bool>,
+}
+
+/// Flags as a text of 0 and 1: a state on drives has little room for the description of its model.
+mod bits {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(flags: &[bool], serializer: S) -> Result<S::Ok, S::Error> {
+        let text: String = flags.iter().map(|&flag| if flag { '1' } else { '0' }).collect();
+        serializer.serialize_str(&text)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<bool>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.chars()
+            .map(|flag| match flag {
+                '1' => Ok(true),
+                '0' => Ok(false),
+                other => Err(D::Error::custom(format!("{other:?} is neither 0 nor 1"))),
+            })
+            .collect()
+    }
 }
 
 /// A decoder-only transformer.

@@ -3,10 +3,10 @@
 use nearfield_runtime::io::{BlockDevice, free_bytes};
 use nearfield_techniques::offload::{ActivationPlace, Blueprint, DeviceChoice, WeightsPlace};
 
-use super::options::{ModelSource, TrainOptions};
+use super::options::TrainOptions;
 use super::rehearsal::{Rehearsal, rehearse};
+use super::start::Start;
 use super::{flat_model, unit_shapes, vocabulary};
-use crate::checkpoint::Checkpoint;
 use crate::data::{Corpus, Format, Vocabulary};
 use crate::error::{Error, Result};
 use crate::memory;
@@ -59,9 +59,7 @@ impl DryRun {
         tch::set_num_threads(options.threads as i32);
         let dtype = options.offload.weights_dtype;
         let model = Model::new(architecture.clone(), options.seq, dtype, device)?;
-        if let ModelSource::Pretrained(directory) = &options.model {
-            Checkpoint::open(directory, model.tensors())?;
-        }
+        Start::open(options, model.tensors())?;
         let vocabulary = vocabulary(options, config.as_ref())?;
         let format = options.corpus.resolved_format()?;
         let cut = match vocabulary {
@@ -242,6 +240,7 @@ mod tests {
     use crate::model::Shape;
     use crate::scaler::LossScale;
     use crate::schedule::{Schedule, Shape as ScheduleShape};
+    use crate::trainer::ModelSource;
     use nearfield_runtime::io::IoOptions;
     use nearfield_runtime::store::Durability;
     use nearfield_runtime::types::HyperParameters;
@@ -256,6 +255,7 @@ mod tests {
         TrainOptions {
             corpus: CorpusOptions { evaluation_fraction: 0.0, ..CorpusOptions::new(text) },
             model: ModelSource::Scratch(shape),
+            optimizer_state: None,
             tokenizer: None,
             seq: 16,
             batch: 2,

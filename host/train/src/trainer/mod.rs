@@ -3,6 +3,7 @@
 mod dry_run;
 mod options;
 mod rehearsal;
+mod start;
 mod work;
 
 use std::ops::Range;
@@ -25,14 +26,15 @@ use serde::{Deserialize, Serialize};
 pub use dry_run::{DriveNeed, DryRun};
 pub use options::{ModelSource, TrainOptions};
 
-use crate::checkpoint::{Checkpoint, Config, SaveOptions, Writer, to_config};
+use crate::checkpoint::{Config, SaveOptions, Writer, to_config};
 use crate::data::{BatchPlan, Corpus, Format, Vocabulary};
 use crate::error::{Error, Result};
 use crate::generate::{GenerateOptions, generate};
-use crate::model::{Architecture, Model, Unit, UnitPlan, parse_device};
+use crate::model::{Architecture, Model, TensorInfo, TensorList, Unit, UnitPlan, parse_device};
 use crate::scaler::{Scaler, ScalerState, combined_unscale};
 use options::Identity;
 pub use rehearsal::Rehearsal;
+use start::Start;
 use work::{Accumulators, MicroBatch};
 
 /// State of the trainer after an iteration, as recorded with it on the drives.
@@ -131,17 +133,13 @@ impl Trainer {
         tch::set_num_threads(options.threads as i32);
         let vocab = architecture.vocab;
         let model = Model::new(architecture, options.seq, options.offload.weights_dtype, device)?;
-        let checkpoint = match &options.model {
-            ModelSource::Pretrained(directory) if !options.resume => {
-                Some(Checkpoint::open(directory, model.tensors())?)
-            }
-            _ => None,
-        };
+        let start =
+            if options.resume { None } else { Some(Start::open(&options, model.tensors())?) };
         let vocabulary = vocabulary(&options, config.as_ref())?;
         let corpus = Corpus::load(&options.corpus, &vocabulary, options.seq, vocab, progress)?;
-        if let Some(checkpoint) = &checkpoint {
+        if let Some(start) = &start {
             // Before an old run is replaced.
-            checkpoint.verify(options.threads)?;
+            start.verify(options.threads)?;
         }
         let digest = corpus.digest().to_owned();
         let identity = Identity::new(&options, model.architecture().clone(), digest);
@@ -157,49 +155,39 @@ impl Trainer {
             units: unit_shapes(&options, &model),
         };
         let mut scaler = Scaler::new(options.loss_scale)?;
-        let (engine, iteration, skipped, last_loss) = if options.resume {
-            let (engine, recovered) = OffloadEngine::resume(&engine_config, flat)?;
-            let recorded: Recorded = serde_json::from_slice(&recovered.blob).map_err(|error| {
-                Error::Invalid(format!(
-                    "the trainer's state on the drives cannot be read ({error}); they hold a run of another program"
-                ))
-            })?;
-            identity.check(&recorded.identity)?;
-            scaler = Scaler::restore(options.loss_scale, recorded.scaler)?;
-            let loss = (recovered.iteration > 0).then_some(recorded.loss);
-            (engine, recovered.iteration, recorded.skipped, loss)
-        } else {
-            let recorded = Recorded {
-                identity: identity.clone(),
-                scaler: scaler.state(),
-                skipped: 0,
-                loss: 0.0,
-            };
-            let record = record(0, 0, 0.0, Vec::new(), &recorded)?;
-            let list = model.tensors();
-            let seed = options.seed;
-            let engine = OffloadEngine::create(
-                &engine_config,
-                flat,
-                options.overwrite,
-                &record,
-                &|first, out| {
-                    match &checkpoint {
-                        Some(checkpoint) => checkpoint.read(first, out)?,
-                        None => list.initialise(seed, first, out),
-                    }
-                    Ok(())
-                },
-            )?;
-            (engine, 0, 0, None)
+        let (engine, iteration, skipped, last_loss) = match &start {
+            None => {
+                let (engine, recovered) = OffloadEngine::resume(&engine_config, flat)?;
+                let recorded = recorded(&recovered.blob)?;
+                identity.check(&recorded.identity)?;
+                scaler = Scaler::restore(options.loss_scale, recorded.scaler)?;
+                let loss = (recovered.iteration > 0).then_some(recorded.loss);
+                (engine, recovered.iteration, recorded.skipped, loss)
+            }
+            Some(start) => {
+                let recorded = Recorded {
+                    identity: identity.clone(),
+                    scaler: scaler.state(),
+                    skipped: 0,
+                    loss: 0.0,
+                };
+                // A run that goes on elsewhere has done an iteration for each step.
+                let step = start.step();
+                let record = record(step, step, 0.0, Vec::new(), &recorded)?;
+                let overwrite = options.overwrite;
+                let engine =
+                    OffloadEngine::create(&engine_config, flat, overwrite, &record, start)?;
+                (engine, step, 0, None)
+            }
         };
+        let unused = start.map_or_else(Vec::new, |start| start.unused());
         let elements = model.tensors().elements() as usize;
         let accumulators = (options.accumulate > 1).then(|| Mutex::new(vec![0.0; elements]));
         Ok(Self {
             options,
             corpus,
             vocabulary,
-            unused: checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.unused().to_vec()),
+            unused,
             model,
             config,
             engine,
@@ -520,17 +508,32 @@ fn record(
     Ok(StepRecord { iteration, step, unscale, groups, blob })
 }
 
+/// The trainer's state, as recorded on the drives.
+fn recorded(blob: &[u8]) -> Result<Recorded> {
+    serde_json::from_slice(blob).map_err(|error| {
+        Error::Invalid(format!(
+            "the trainer's state on the drives cannot be read ({error}); they hold a run of another program"
+        ))
+    })
+}
+
+/// The model of a run, as recorded on its drives.
+pub(crate) fn recorded_model(blob: &[u8]) -> Result<Architecture> {
+    Ok(recorded(blob)?.identity.model().clone())
+}
+
 /// Tensors as the optimizer sees them: group 0 decays, group 1 does not.
-fn flat_model(model: &Model) -> Result<FlatModel> {
-    let tensors = model.tensors().tensors().iter().map(|tensor| TensorRun {
+pub(crate) fn flat_tensors(list: &TensorList) -> Vec<TensorRun> {
+    let run = |tensor: &TensorInfo| TensorRun {
         name: tensor.name.clone(),
         elements: tensor.elements(),
         group: u32::from(!tensor.decay),
-    });
-    let mut tensors: Vec<TensorRun> = tensors.collect();
-    // Listed in registration order; the flat vector has all decaying tensors first.
-    tensors.sort_by_key(|tensor| tensor.group);
-    Ok(FlatModel::new(tensors)?)
+    };
+    list.in_flat_order().map(run).collect()
+}
+
+fn flat_model(model: &Model) -> Result<FlatModel> {
+    Ok(FlatModel::new(flat_tensors(model.tensors()))?)
 }
 
 /// What tokens stand for: what the model's tokenizer says, or bytes for a model of one's own.

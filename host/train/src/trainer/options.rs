@@ -50,6 +50,8 @@ pub struct TrainOptions {
     pub corpus: CorpusOptions,
     /// Model.
     pub model: ModelSource,
+    /// State of an optimizer that ran elsewhere, from which a new run starts.
+    pub optimizer_state: Option<PathBuf>,
     /// The tokenizer's file, where it is not that of the model's directory; without both, bytes are tokens.
     pub tokenizer: Option<PathBuf>,
     /// Tokens of a sequence.
@@ -212,6 +214,11 @@ impl Identity {
             threads: options.threads,
             text,
         }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Architecture {
+        &self.model
     }
 
     /// Names the first option that differs from the run's.

@@ -31,6 +31,7 @@ pub use blueprint::Blueprint;
 pub use budget::MemoryBudget;
 pub use gradient_work::ModelWork;
 pub use paging::WeightSource;
+pub use setup::InitialState;
 
 use super::options::OffloadOptions;
 use super::placement::FlatModel;

@@ -12,6 +12,7 @@ use nearfield_runtime::kernels::Isa;
 use nearfield_runtime::layout::align_up;
 use nearfield_runtime::memory::{Arena, HostVector};
 use nearfield_runtime::store::{self, DriveStore, Recovered, StepRecord};
+use nearfield_runtime::types::Variable;
 use nearfield_runtime::{Error, Result};
 use parking_lot::Mutex;
 use rayon::ThreadPool;
@@ -29,13 +30,33 @@ use crate::offload::plan::gradient::Paging;
 use crate::offload::plan::update;
 use crate::offload::plan::update_host::host_sets;
 
-/// Gives the initial weights of `[first, first + length)` of the flat vector.
-pub type Initial<'a> = dyn Fn(u64, &mut [f32]) -> Result<()> + Sync + 'a;
+/// Where a new state comes from.
+pub trait InitialState: Sync {
+    /// Gives the elements from `first` of the flat vector on.
+    ///
+    /// # Errors
+    /// Whatever the source reports.
+    fn read(&self, variable: Variable, first: u64, out: &mut [f32]) -> Result<()>;
+
+    /// Whether a variable is zero everywhere, so that it need not be read.
+    fn is_zero(&self, variable: Variable) -> bool;
+}
+
+/// Weights, with zero moments.
+impl<F: Fn(u64, &mut [f32]) -> Result<()> + Sync> InitialState for F {
+    fn read(&self, _: Variable, first: u64, out: &mut [f32]) -> Result<()> {
+        self(first, out)
+    }
+
+    fn is_zero(&self, variable: Variable) -> bool {
+        variable != Variable::Param
+    }
+}
 
 impl OffloadEngine {
-    /// Creates the state of a new run with weights from `initial` and zero moments.
+    /// Creates the state of a new run from `initial`.
     ///
-    /// `record` is the trainer's state before the first iteration (`step` and `iteration` 0).
+    /// `record` is the trainer's state before the first iteration: `step` and `iteration` 0, or those of the state it comes from.
     ///
     /// # Errors
     /// Drives that are missing, too small, in use, or hold another run (unless `overwrite`); contradictory
@@ -45,21 +66,23 @@ impl OffloadEngine {
         model: FlatModel,
         overwrite: bool,
         record: &StepRecord,
-        initial: &Initial,
+        initial: &dyn InitialState,
     ) -> Result<Self> {
         let engine = Assembly::new(config, model)?;
         if !config.options.system.on_drives() {
-            let engine = engine.finish(Vec::new())?;
+            let mut engine = engine.finish(Vec::new())?;
             engine.initialise_memory(initial)?;
+            engine.step = record.step;
             return Ok(engine);
         }
         let engines = engine.start_engines(config)?;
         let spec = engine.engine.blueprint.spec().clone();
         let creation = store::create(&config.drives, engines, spec, config.durability, overwrite)?;
-        engine.initialise_drives(creation.stores(), initial)?;
+        engine.initialise_drives(creation.stores(), initial, record.step)?;
         let stores = creation.finish(record.clone())?;
         let units = engine.units(config, stores)?;
-        let engine = engine.finish(units)?;
+        let mut engine = engine.finish(units)?;
+        engine.step = record.step;
         engine.load_weights()?;
         Ok(engine)
     }
@@ -252,9 +275,14 @@ impl Assembly {
             .collect()
     }
 
-    /// Writes initial master weights; moments are zeros already.
-    fn initialise_drives(&self, stores: &[DriveStore], initial: &Initial) -> Result<()> {
-        super::state_io::initialise(&self.engine, stores, initial, &self.read_arenas)
+    /// Writes the initial state.
+    fn initialise_drives(
+        &self,
+        stores: &[DriveStore],
+        initial: &dyn InitialState,
+        step: u64,
+    ) -> Result<()> {
+        super::state_io::initialise(&self.engine, stores, initial, step, &self.read_arenas)
     }
 
     fn units(&self, config: &EngineConfig, stores: Vec<DriveStore>) -> Result<Vec<DriveUnit>> {

@@ -5,22 +5,25 @@ use std::sync::Arc;
 use nearfield_runtime::kernels;
 use nearfield_runtime::memory::Arena;
 use nearfield_runtime::store::{self, DriveStore, StateDigest};
-use nearfield_runtime::types::Variable;
 use nearfield_runtime::{Error, Result};
 
 use super::OffloadEngine;
-use super::setup::Initial;
+use super::setup::InitialState;
 use crate::offload::options::WeightsPlace;
 
 impl OffloadEngine {
     /// Initial weights of `--system memory`.
-    pub(super) fn initialise_memory(&self, initial: &Initial) -> Result<()> {
+    pub(super) fn initialise_memory(&self, initial: &dyn InitialState) -> Result<()> {
         let Some(state) = &self.memory else { return Ok(()) };
         for (part, run) in self.layout().parts.iter().enumerate() {
             let mut state = state.part(part);
-            let param = &mut state.variables[0][..run.elements as usize];
-            initial(run.start, param)?;
-            self.publish_f32(run.start, param)?;
+            let variables = self.options.optimizer.variables();
+            for (&variable, data) in variables.iter().zip(&mut state.variables) {
+                if !initial.is_zero(variable) {
+                    initial.read(variable, run.start, &mut data[..run.elements as usize])?;
+                }
+            }
+            self.publish_f32(run.start, &state.variables[0][..run.elements as usize])?;
         }
         Ok(())
     }
@@ -94,11 +97,12 @@ impl OffloadEngine {
     }
 }
 
-/// Writes the initial master weights of every part and makes its first slot valid.
+/// Writes the initial state of every part, after `step` optimizer steps, and makes its first slot valid.
 pub(super) fn initialise(
     engine: &OffloadEngine,
     stores: &[DriveStore],
-    initial: &Initial,
+    initial: &dyn InitialState,
+    step: u64,
     arenas: &[Arc<Arena>],
 ) -> Result<()> {
     std::thread::scope(|scope| {
@@ -106,7 +110,7 @@ pub(super) fn initialise(
             .iter()
             .zip(arenas)
             .map(|(store, arena)| {
-                scope.spawn(move || initialise_drive(engine, store, initial, arena))
+                scope.spawn(move || initialise_drive(engine, store, initial, step, arena))
             })
             .collect();
         threads.into_iter().try_for_each(joined)
@@ -116,7 +120,8 @@ pub(super) fn initialise(
 fn initialise_drive(
     engine: &OffloadEngine,
     store: &DriveStore,
-    initial: &Initial,
+    initial: &dyn InitialState,
+    step: u64,
     arena: &Arc<Arena>,
 ) -> Result<()> {
     let mut scratch = arena.allocate(arena.bytes() / 2)?;
@@ -126,23 +131,27 @@ fn initialise_drive(
         let run = engine.layout().parts[part];
         let padded = engine.layout().padded(part);
         let slot = store.initial_slot(part)?;
-        let start = store.data_offset(slot, Variable::Param)?;
-        let (mut first, mut sum) = (0, 0_u64);
-        while first < padded {
-            let elements = block.min(padded - first);
-            let values = &mut scratch.as_f32_mut()[..elements as usize];
-            let real = run.elements.saturating_sub(first).min(elements) as usize;
-            initial(run.start + first, &mut values[..real])?;
-            values[real..].fill(0.0);
-            let bytes = &scratch[..elements as usize * 4];
-            sum = sum.wrapping_add(kernels::checksum(engine.isa, bytes, first));
-            store.engine().write(store.slots_file(), start + first * 4, bytes)?;
-            first += elements;
+        let mut sums = vec![0_u64; variables.len()];
+        for (&variable, sum) in variables.iter().zip(&mut sums) {
+            // Creation has written zeros, whose sum is 0.
+            if initial.is_zero(variable) {
+                continue;
+            }
+            let start = store.data_offset(slot, variable)?;
+            let mut first = 0;
+            while first < padded {
+                let elements = block.min(padded - first);
+                let values = &mut scratch.as_f32_mut()[..elements as usize];
+                let real = run.elements.saturating_sub(first).min(elements) as usize;
+                initial.read(variable, run.start + first, &mut values[..real])?;
+                values[real..].fill(0.0);
+                let bytes = &scratch[..elements as usize * 4];
+                *sum = sum.wrapping_add(kernels::checksum(engine.isa, bytes, first));
+                store.engine().write(store.slots_file(), start + first * 4, bytes)?;
+                first += elements;
+            }
         }
-        // Moments are zeros, which creation has written; their sums are 0.
-        let mut sums = vec![0; variables.len()];
-        sums[0] = sum;
-        store.seal(part, slot, 0, &sums)?;
+        store.seal(part, slot, step, &sums)?;
     }
     Ok(())
 }

@@ -1,4 +1,6 @@
-//! `nearfield state`: looks at drives at rest.
+//! `nearfield state`: looks at drives at rest, and moves what they hold.
+
+mod transfer;
 
 use std::path::PathBuf;
 
@@ -17,6 +19,14 @@ pub enum StateCommand {
     Verify(Drives),
     /// Print the digest of step, master weights and moments
     Digest(Drives),
+    /// Write the model and the optimizer's state for others: Hugging Face, torch.optim.AdamW, safetensors
+    Export(transfer::ExportArgs),
+    /// Copy the state of all drives into one directory: atomic, verified, sharing blocks where the file system can
+    Snapshot(transfer::SnapshotArgs),
+    /// Bring a snapshot back to drives, the same number or another
+    Restore(transfer::RestoreArgs),
+    /// Make the same state on other drives, any number of them
+    Repartition(transfer::RepartitionArgs),
 }
 
 /// Which drives.
@@ -35,6 +45,10 @@ pub fn run(command: &StateCommand) -> Result<()> {
     match command {
         StateCommand::Inspect(drives) => inspect(drives),
         StateCommand::Verify(drives) => verify(drives),
+        StateCommand::Export(args) => transfer::export(args),
+        StateCommand::Snapshot(args) => transfer::snapshot(args),
+        StateCommand::Restore(args) => transfer::restore(args),
+        StateCommand::Repartition(args) => transfer::repartition(args),
         StateCommand::Digest(drives) => {
             let digest = store::digest_of(&drives.drive)?;
             if drives.json {

@@ -1,0 +1,237 @@
+//! State out of a run and into another: torch, safetensors, other drives, snapshots.
+#![allow(clippy::unwrap_used)] // A test fails by panicking.
+
+#[path = "common/models.rs"]
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::{Place, failed_with, losses, made, python, succeeded};
+use serde_json::Value;
+
+/// Largest difference of a loss from that of plain PyTorch.
+const WORST: f64 = 1e-5;
+
+fn state(arguments: &[&str], drives: &[PathBuf]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfield"));
+    command.env_clear().arg("state").args(arguments);
+    for drive in drives {
+        command.arg("--drive").arg(drive);
+    }
+    command.output().unwrap()
+}
+
+fn drives(place: &Place) -> Vec<PathBuf> {
+    vec![place.path("drive0"), place.path("drive1")]
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A run of `steps` steps on tokens in their order.
+fn run(place: &Place, model: &Path, steps: u32, more: &str) -> Value {
+    let more = format!("--order sequential --steps {steps} --sample 0 {more}");
+    succeeded(&place.train(model, &made().join("tokens.npy"), &more));
+    place.report()
+}
+
+fn close(own: &[f64], theirs: &[f64]) {
+    assert_eq!(own.len(), theirs.len());
+    let worst = own.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(worst <= WORST, "losses differ by {worst}: {own:?} {theirs:?}");
+}
+
+#[test]
+fn a_torch_run_and_a_run_here_continue_each_other() {
+    let root = made();
+    for name in ["gpt2", "qwen3"] {
+        let place = Place::new();
+        let model = root.join(name);
+        let whole = losses(&run(&place, &model, 10, "--overwrite"));
+        let five = run(&place, &model, 5, "--overwrite");
+        let exported = place.path("exported");
+        let optimizer = place.path("exported.pt");
+        succeeded(&state(
+            &[
+                "export",
+                "--model",
+                text(&exported),
+                "--optimizer",
+                text(&optimizer),
+                "--from-model",
+                text(&model),
+            ],
+            &drives(&place),
+        ));
+        // Here, then there.
+        let out = place.path("torch");
+        let theirs = python(&["steps", text(root), text(&exported), "5", "10", text(&out)]);
+        let theirs: Vec<f64> = serde_json::from_str(&theirs).unwrap();
+        close(&whole[5..], &theirs);
+        // There, then here: from the start, with what torch has saved.
+        let begun = place.path("begun");
+        let theirs = python(&["steps", text(root), text(&model), "0", "5", text(&begun)]);
+        let theirs: Vec<f64> = serde_json::from_str(&theirs).unwrap();
+        close(&whole[..5], &theirs);
+        let more = format!("--overwrite --optimizer-state {}.pt", begun.display());
+        let continued = run(&place, &begun, 10, &more);
+        close(&whole[5..], &losses(&continued));
+        // What was exported is the state itself, in both forms.
+        for file in ["exported.pt", "exported.safetensors"] {
+            let optimizer = place.path(file);
+            if file.ends_with("safetensors") {
+                run(&place, &model, 5, "--overwrite");
+                succeeded(&state(&["export", "--optimizer", text(&optimizer)], &drives(&place)));
+            }
+            let more = format!("--overwrite --optimizer-state {}", optimizer.display());
+            let same = run(&place, &exported, 5, &more);
+            assert_eq!(same["state_digest"], five["state_digest"], "{name} {file}");
+            let more = format!("--overwrite --optimizer-state {}", optimizer.display());
+            assert_eq!(losses(&run(&place, &exported, 10, &more)), whole[5..], "{name} {file}");
+        }
+    }
+}
+
+#[test]
+fn a_model_of_ones_own_is_exported_from_drives_alone_and_moments_may_be_short() {
+    let root = made();
+    let place = Place::new();
+    run(&place, &root.join("gpt2"), 3, "");
+    let model = place.path("exported");
+    let optimizer = place.path("moments.safetensors");
+    let arguments =
+        ["export", "--model", text(&model), "--optimizer", text(&optimizer), "--moments", "bf16"];
+    let shown = succeeded(&state(&arguments, &drives(&place)));
+    assert!(shown.contains("after step 3") && shown.contains("state digest"), "{shown}");
+    assert!(model.join("config.json").is_file() && !model.join("tokenizer.json").exists());
+    let bytes = fs::metadata(&optimizer).unwrap().len();
+    let parameters = place.report()["parameters"].as_u64().unwrap();
+    assert!((4 * parameters..4 * parameters + 20_000).contains(&bytes), "{bytes} {parameters}");
+    failed_with(&state(&arguments, &drives(&place)), &["there already"]);
+    let again = [&arguments[..], &["--overwrite"]].concat();
+    succeeded(&state(&again, &drives(&place)));
+    failed_with(&state(&["export"], &drives(&place)), &["--model DIR, --optimizer FILE"]);
+    let (target, from) = (place.path("x"), root.join("qwen3"));
+    let other = ["export", "--model", text(&target), "--from-model", text(&from)];
+    failed_with(&state(&other, &drives(&place)), &["another model than the run"]);
+}
+
+#[test]
+fn a_run_goes_on_with_another_number_of_drives() {
+    let root = made();
+    let place = Place::new();
+    let model = root.join("gpt2");
+    let whole = run(&place, &model, 8, "--overwrite");
+    let half = run(&place, &model, 4, "--overwrite");
+    let three: Vec<PathBuf> = (0..3).map(|index| place.path(&format!("new{index}"))).collect();
+    let mut arguments =
+        vec!["repartition".to_owned(), "--subgroup-size".to_owned(), "9000".to_owned()];
+    for drive in &three {
+        fs::create_dir_all(drive).unwrap();
+        arguments.extend(["--to".to_owned(), text(drive).to_owned()]);
+    }
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let shown = succeeded(&state(&arguments, &drives(&place)));
+    assert!(shown.contains(half["state_digest"].as_str().unwrap()), "{shown}");
+    // Back to two drives by their old names, to go on there.
+    for (drive, name) in three.iter().zip(["drive0", "drive1", "drive2"]) {
+        let _ = fs::remove_dir_all(place.path(name));
+        fs::rename(drive, place.path(name)).unwrap();
+    }
+    let third = format!("--resume --drive {}", place.path("drive2").display());
+    let resumed = run(&place, &model, 8, &third);
+    assert_eq!(resumed["state_digest"], whole["state_digest"]);
+    assert_eq!(resumed["drives"], 3);
+    assert_eq!(losses(&resumed)[4..], losses(&whole)[4..]);
+    let own = place.path("drive0");
+    let busy = ["repartition", "--to", text(&own)];
+    let all: Vec<PathBuf> = (0..3).map(|index| place.path(&format!("drive{index}"))).collect();
+    assert!(!state(&busy, &all).status.success());
+}
+
+#[test]
+fn a_snapshot_comes_back_to_the_same_or_another_number_of_drives() {
+    let root = made();
+    let place = Place::new();
+    let model = root.join("gpt2");
+    let early = run(&place, &model, 3, "--overwrite");
+    let snapshot = place.path("snapshot");
+    // What a snapshot that was cut off has left is in nobody's way.
+    fs::create_dir_all(place.path("snapshot.partial/drive0")).unwrap();
+    fs::write(place.path("snapshot.partial/drive0/slots.nf"), b"half").unwrap();
+    let take = ["snapshot", "--to", text(&snapshot)];
+    let shown = succeeded(&state(&take, &drives(&place)));
+    assert!(shown.contains(early["state_digest"].as_str().unwrap()), "{shown}");
+    assert!(!place.path("snapshot.partial").exists());
+    failed_with(&state(&take, &drives(&place)), &["there already"]);
+    let late = run(&place, &model, 6, "--resume");
+    assert_ne!(late["state_digest"], early["state_digest"]);
+    let restore = ["restore", "--from", text(&snapshot)];
+    failed_with(&state(&restore, &drives(&place)), &["--overwrite"]);
+    let replace = ["restore", "--from", text(&snapshot), "--overwrite"];
+    succeeded(&state(&replace, &drives(&place)));
+    let again = run(&place, &model, 6, "--resume");
+    assert_eq!(again["state_digest"], late["state_digest"]);
+    let one = vec![place.path("one")];
+    fs::create_dir_all(&one[0]).unwrap();
+    let shown = succeeded(&state(&restore, &one));
+    assert!(shown.contains(early["state_digest"].as_str().unwrap()), "{shown}");
+    let digest = succeeded(&state(&["digest"], &one));
+    assert_eq!(digest.trim(), early["state_digest"].as_str().unwrap());
+    // A copy that was cut off is no state, and says so.
+    fs::remove_file(one[0].join("superblock.nf")).unwrap();
+    assert!(!state(&["digest"], &one).status.success());
+    failed_with(
+        &state(&["restore", "--from", text(&place.path("out"))], &one),
+        &["is no snapshot"],
+    );
+    // Damage of a snapshot is found before it is used.
+    let slots = snapshot.join("drive0/slots.nf");
+    let mut bytes = fs::read(&slots).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 4096].fill(7);
+    fs::write(&slots, bytes).unwrap();
+    let damaged = state(&replace, &drives(&place));
+    assert!(!damaged.status.success());
+    let kept = run(&place, &model, 6, "--resume");
+    assert_eq!(kept["state_digest"], late["state_digest"]);
+}
+
+#[test]
+fn an_optimizer_file_that_does_not_fit_is_named_and_an_old_run_is_kept() {
+    let root = made();
+    let place = Place::new();
+    let model = root.join("gpt2");
+    let old = run(&place, &model, 2, "");
+    let good = place.path("good.pt");
+    succeeded(&state(&["export", "--optimizer", text(&good)], &drives(&place)));
+    let bytes = fs::read(&good).unwrap();
+    let wrong = |name: &str, bytes: &[u8], model: &Path, words: &[&str]| {
+        let path = place.path(name);
+        fs::write(&path, bytes).unwrap();
+        let more = format!("--overwrite --steps 4 --optimizer-state {}", path.display());
+        failed_with(&place.train(model, &root.join("tokens.npy"), &more), words);
+    };
+    wrong("cut.pt", &bytes[..bytes.len() / 2], &model, &["cut.pt", "state_dict"]);
+    wrong("none.pt", b"hello", &model, &["none.pt"]);
+    wrong("other.pt", &bytes, &root.join("qwen3"), &["parameters"]);
+    wrong(
+        "x.safetensors",
+        &fs::read(model.join("model-00001-of-00005.safetensors")).unwrap(),
+        &model,
+        &["no tensor step"],
+    );
+    let good = place.path("good.safetensors");
+    succeeded(&state(&["export", "--optimizer", text(&good)], &drives(&place)));
+    let mut bytes = fs::read(&good).unwrap();
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    wrong("nan.safetensors", &bytes, &model, &["nan.safetensors", "NaN"]);
+    let more = "--steps 4 --optimizer sgd-momentum --overwrite --optimizer-state good.pt";
+    failed_with(&place.train(&model, &root.join("tokens.npy"), more), &["adamw or adam"]);
+    let kept = run(&place, &model, 2, "--resume");
+    assert_eq!(kept["state_digest"], old["state_digest"]);
+}
