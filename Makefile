@@ -20,7 +20,7 @@ export LIBTORCH_USE_PYTORCH := 1
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 endif
 
-.PHONY: help build train test test-long check docs bench peers clean system-packages
+.PHONY: help build train test test-long check docs bench peers clean system-packages test-packages
 
 help: ## Shows this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,10 +33,10 @@ train: build ## Trains a small GPT on four drives (DATA=path for your own text, 
 	$(NEARFIELD) calibrate $(DRIVES) --out $(RUN)/fabric.toml
 	$(NEARFIELD) train --config examples/train.toml $(DRIVES) --out $(RUN) --fabric $(RUN)/fabric.toml --overwrite $(if $(DATA),--data $(DATA))
 
-test: system-packages $(TORCH_READY) ## Runs all tests
+test: system-packages test-packages $(TORCH_READY) ## Runs all tests
 	cargo test --release --workspace
 
-test-long: system-packages $(TORCH_READY) ## Runs the tests that take many minutes
+test-long: system-packages test-packages $(TORCH_READY) ## Runs the tests that take many minutes
 	cargo test --release --workspace -- --ignored
 
 check: system-packages $(TORCH_READY) ## Formatting, lints and documentation
@@ -58,6 +58,9 @@ peers: build ## Measures update and step beside PyTorch and DeepSpeed (installs 
 
 system-packages: ## Installs what a bare Debian machine lacks
 	@scripts/system-packages.sh
+
+test-packages: ## Installs what only the tests need
+	@scripts/test-packages.sh
 
 $(VENV)/.torch-$(TORCH_VERSION)-transformers-$(TRANSFORMERS_VERSION):
 	$(PYTHON) -m venv $(VENV)

@@ -3,6 +3,7 @@
 mod calibrate;
 mod doctor;
 mod picture;
+mod report;
 mod simulate;
 mod state;
 mod train;
@@ -37,6 +38,8 @@ enum Command {
     /// Predict the step of a model on a machine that is described, with any number of drives
     #[command(after_help = simulate::AFTER_HELP)]
     Simulate(Box<simulate::SimulateArgs>),
+    /// Make one page of a run's report: loss, phases, resources over time, traffic, memory
+    Report(report::ReportArgs),
     /// Compare what is simulated with measurements
     Validate(validate::ValidateArgs),
     /// Look at the state on drives
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Calibrate(args) => calibrate::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Simulate(args) => simulate::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Validate(args) => validate::run(&args).map(|()| ExitCode::SUCCESS),
         Command::State(command) => state::run(&command).map(|()| ExitCode::SUCCESS),
     };

@@ -14,7 +14,7 @@ pub fn resident_bytes() -> u64 {
     kibibytes("/proc/self/status", "VmRSS").unwrap_or(0)
 }
 
-/// Its largest so far, or since [`forget_peak`].
+/// Its largest so far, or since it was last forgotten.
 pub fn peak_bytes() -> u64 {
     kibibytes("/proc/self/status", "VmHWM").unwrap_or(0)
 }

@@ -49,6 +49,27 @@ pub struct Line {
     pub eval_loss: Option<f64>,
 }
 
+impl Line {
+    /// An iteration of which only the loss is known.
+    pub fn of(iteration: u64, loss: f64) -> Self {
+        Self {
+            iteration,
+            step: 0,
+            loss,
+            lr: 0.0,
+            gradient_norm: 0.0,
+            loss_scale: 0.0,
+            skipped: false,
+            forward_seconds: 0.0,
+            backward_seconds: 0.0,
+            update_seconds: 0.0,
+            seconds: 0.0,
+            tokens_per_second: 0.0,
+            eval_loss: None,
+        }
+    }
+}
+
 /// The number, or the largest one for infinity and NaN, which JSON does not have.
 pub fn finite(value: f64) -> f64 {
     if value.is_finite() { value } else { f64::MAX }

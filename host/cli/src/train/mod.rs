@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use nearfield_runtime::timeline::{ResourceUse, TraceFile};
+use nearfield_runtime::timeline::{BusyOverTime, ResourceUse, TraceFile};
 use nearfield_train::checkpoint::Writer;
 use nearfield_train::data::Vocabulary;
 use nearfield_train::generate::GenerateOptions;
@@ -28,7 +28,9 @@ use nearfield_train::trainer::{IterationReport, ModelSource, TrainOptions, Train
 pub use args::{Compute, TrainArgs};
 use args::{DeviceKind, ProgressKind};
 use endurance::Endurance;
-use metrics::{Line, Metrics};
+pub use metrics::Line;
+use metrics::Metrics;
+pub use picture::svg as run_picture;
 
 use crate::values::human_bytes;
 
@@ -105,6 +107,7 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
         begin: Instant::now(),
         virtual_time,
         usage: Vec::new(),
+        busy: BusyOverTime::default(),
     };
     let traffic = run.trainer.engine().traffic();
     let metadata = run.trainer.engine().metadata_bytes();
@@ -136,6 +139,8 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
             .max()
             .unwrap_or(0),
         drive_tbw: args.drive_tbw,
+        usage: &run.usage,
+        busy: &run.busy,
         interrupted: stopped,
         predicted,
         virtual_machine: if virtual_time { args.fabric.as_deref() } else { None },
@@ -162,6 +167,8 @@ struct Run {
     /// Whether seconds are those of a machine that is described.
     virtual_time: bool,
     usage: Vec<ResourceUse>,
+    /// The same over the time of the last iteration.
+    busy: BusyOverTime,
 }
 
 impl Run {
@@ -181,6 +188,9 @@ impl Run {
                 line.eval_loss = self.trainer.evaluate()?.map(metrics::finite);
             }
             self.usage = usage(&self.trainer, &report);
+            if report.iteration == last || interrupted.load(Relaxed) {
+                self.busy = busy(&self.trainer, &report);
+            }
             if let Some(trace) = &mut self.trace {
                 for (kind, offset, timeline) in &report.timelines {
                     trace.add(self.trainer.graph(*kind), timeline, start + offset)?;
@@ -375,6 +385,17 @@ fn usage(trainer: &Trainer, report: &IterationReport) -> Vec<ResourceUse> {
         used.gb_per_second = used.bytes as f64 / 1e9 / used.busy_seconds.max(1e-9);
     }
     total
+}
+
+/// Use of resources over the time of one iteration.
+fn busy(trainer: &Trainer, report: &IterationReport) -> BusyOverTime {
+    /// Pieces of the time.
+    const PIECES: usize = 200;
+    let mut busy = BusyOverTime::new(report.seconds, PIECES);
+    for (kind, offset, timeline) in &report.timelines {
+        busy.add(trainer.graph(*kind), timeline, *offset);
+    }
+    busy
 }
 
 fn progress_bar(args: &TrainArgs, trainer: &Trainer) -> Option<ProgressBar> {

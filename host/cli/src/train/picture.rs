@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use plotters::prelude::*;
 
 use super::metrics::Line;
@@ -10,22 +10,26 @@ use crate::picture::{BACKWARD, FORWARD, UPDATE, key, legend};
 
 /// Writes `path` as SVG.
 pub fn draw(path: &Path, lines: &[Line], title: &str) -> Result<()> {
-    let drawn = draw_svg(path, lines, title);
-    drawn.map_err(|error| anyhow!("cannot draw {}: {error}", path.display()))
+    let svg = svg(lines, title)?;
+    std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn draw_svg(path: &Path, lines: &[Line], title: &str) -> Result<(), String> {
-    draw_all(path, lines, title).map_err(|error| error.to_string())
+/// The picture as SVG; empty without iterations.
+pub fn svg(lines: &[Line], title: &str) -> Result<String> {
+    let mut svg = String::new();
+    let drawn = draw_all(&mut svg, lines, title).map_err(|error| error.to_string());
+    drawn.map_err(|error| anyhow!("cannot draw the run: {error}"))?;
+    Ok(svg)
 }
 
 fn draw_all<'a>(
-    path: &'a Path,
+    svg: &'a mut String,
     lines: &[Line],
     title: &str,
 ) -> Result<(), Box<dyn std::error::Error + 'a>> {
     let Some(last) = lines.last() else { return Ok(()) };
     let last = last.iteration.max(2) as f64;
-    let root = SVGBackend::new(path, (900, 640)).into_drawing_area();
+    let root = SVGBackend::with_string(svg, (900, 640)).into_drawing_area();
     root.fill(&WHITE)?;
     let root = root.titled(title, ("sans-serif", 20))?;
     let (upper, lower) = root.split_vertically(330);

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use comfy_table::Cell;
 use nearfield_runtime::graph::Traffic;
 use nearfield_runtime::memory::arena_bytes;
-use nearfield_runtime::timeline::ResourceUse;
+use nearfield_runtime::timeline::{BusyOverTime, ResourceUse};
 use nearfield_train::memory;
 use nearfield_train::trainer::Trainer;
 use serde_json::{Map, Value, json};
@@ -30,6 +30,10 @@ pub struct Ending<'a> {
     pub interrupted: bool,
     /// Data bytes written since then to the drive that is written to most.
     pub most_written: u64,
+    /// Use of resources in the last iteration, and over its time.
+    pub usage: &'a [ResourceUse],
+    /// The same in pieces.
+    pub busy: &'a BusyOverTime,
     /// Rated terabytes of each drive.
     pub drive_tbw: Option<f64>,
     /// Times that a description of the machine predicts for one iteration.
@@ -64,6 +68,22 @@ pub fn build(trainer: &Trainer, ending: &Ending) -> Result<Value> {
             "update": each.update * updates,
         })
     });
+    let resources: Vec<Value> = ending
+        .usage
+        .iter()
+        .map(|used| {
+            let busy = ending.busy.resources().iter().find(|(name, _)| *name == used.name);
+            // Two digits are what a picture shows.
+            let rounded = |share: &f64| (share * 100.0).round() / 100.0;
+            json!({
+                "name": used.name,
+                "utilisation": used.utilisation,
+                "gb_per_second": used.gb_per_second,
+                "bytes": used.bytes,
+                "busy": busy.map(|(_, busy)| busy.iter().map(rounded).collect::<Vec<_>>()),
+            })
+        })
+        .collect();
     let seconds = sum(|line| line.seconds) / steps;
     let wear = Endurance::new(
         ending.most_written as f64 / steps,
@@ -87,6 +107,17 @@ pub fn build(trainer: &Trainer, ending: &Ending) -> Result<Value> {
         "traffic": traffic,
         "metadata_bytes": ending.metadata_bytes,
         "media_write_bytes_per_step": (ending.measured.media_write + ending.metadata_bytes) as f64 / steps,
+        "iterations": {
+            "iteration": ending.lines.iter().map(|line| line.iteration).collect::<Vec<_>>(),
+            "forward_seconds": ending.lines.iter().map(|line| line.forward_seconds).collect::<Vec<_>>(),
+            "backward_seconds": ending.lines.iter().map(|line| line.backward_seconds).collect::<Vec<_>>(),
+            "update_seconds": ending.lines.iter().map(|line| line.update_seconds).collect::<Vec<_>>(),
+            "tokens_per_second": ending.lines.iter().map(|line| line.tokens_per_second).collect::<Vec<_>>(),
+        },
+        "utilisation": {
+            "seconds": own.clone().next_back().map(|line| line.seconds),
+            "resources": resources,
+        },
         "endurance": wear.json(ending.drive_tbw),
         "memory_peak": {
             "device_local": local_peak,

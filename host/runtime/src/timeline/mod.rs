@@ -7,7 +7,7 @@ mod trace;
 mod usage;
 
 pub use trace::TraceFile;
-pub use usage::{PhaseTime, ResourceUse};
+pub use usage::{BusyOverTime, PhaseTime, ResourceUse};
 
 use crate::graph::{Graph, Place, TaskId};
 

@@ -101,17 +101,78 @@ impl Timeline {
     }
 }
 
-/// Length of the union of intervals.
-fn union_seconds(mut intervals: Vec<(f64, f64)>) -> f64 {
-    intervals.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (mut total, mut covered) = (0.0, f64::NEG_INFINITY);
-    for (start, end) in intervals {
-        if end > covered {
-            total += end - start.max(covered);
-            covered = end;
+/// How busy resources are over a stretch of time that several timelines may cover, in pieces of equal length.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct BusyOverTime {
+    resources: Vec<(String, Vec<f64>)>,
+    seconds: f64,
+    pieces: usize,
+}
+
+impl BusyOverTime {
+    /// `pieces` of `seconds` together.
+    pub fn new(seconds: f64, pieces: usize) -> Self {
+        Self {
+            resources: Vec::new(),
+            seconds: seconds.max(f64::MIN_POSITIVE),
+            pieces: pieces.max(1),
         }
     }
-    total
+
+    /// Adds a timeline that begins `offset` seconds from the start.
+    pub fn add(&mut self, graph: &Graph, timeline: &Timeline, offset: f64) {
+        let mut intervals: Vec<Vec<(f64, f64)>> = vec![Vec::new(); graph.resources().len()];
+        for task in graph.tasks() {
+            let ResourceId(index) = task.resource;
+            let span = timeline.span(task.id);
+            intervals[index as usize]
+                .push((span.start_seconds + offset, span.end_seconds + offset));
+        }
+        let piece = self.seconds / self.pieces as f64;
+        for (resource, intervals) in graph.resources().iter().zip(intervals) {
+            if intervals.is_empty() {
+                continue;
+            }
+            let at = self.resources.iter().position(|(name, _)| *name == resource.name);
+            let at = at.unwrap_or_else(|| {
+                self.resources.push((resource.name.clone(), vec![0.0; self.pieces]));
+                self.resources.len() - 1
+            });
+            for (start, end) in union(intervals) {
+                let first = ((start / piece) as usize).min(self.pieces - 1);
+                let last = ((end / piece) as usize).min(self.pieces - 1);
+                for index in first..=last {
+                    let (from, to) = (index as f64 * piece, (index + 1) as f64 * piece);
+                    let share = (end.min(to) - start.max(from)).max(0.0) / piece;
+                    let busy = &mut self.resources[at].1[index];
+                    *busy = (*busy + share).min(1.0);
+                }
+            }
+        }
+    }
+
+    /// Each resource with the busy share of every piece.
+    pub fn resources(&self) -> &[(String, Vec<f64>)] {
+        &self.resources
+    }
+}
+
+/// Disjoint intervals that cover the same.
+fn union(mut intervals: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+    intervals.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut disjoint: Vec<(f64, f64)> = Vec::new();
+    for (start, end) in intervals {
+        match disjoint.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => disjoint.push((start, end)),
+        }
+    }
+    disjoint
+}
+
+/// Length of the union of intervals.
+fn union_seconds(intervals: Vec<(f64, f64)>) -> f64 {
+    union(intervals).into_iter().map(|(start, end)| end - start).sum()
 }
 
 fn ratio(value: f64, by: f64) -> f64 {
@@ -127,6 +188,23 @@ mod tests {
     #[test]
     fn overlapping_spans_count_once() {
         assert_eq!(union_seconds(vec![(0.0, 2.0), (1.0, 3.0), (5.0, 6.0), (5.2, 5.5)]), 4.0);
+    }
+
+    #[test]
+    fn busy_pieces_follow_the_spans_of_all_timelines() {
+        let mut builder = GraphBuilder::new();
+        let cpu = builder.resource("cpu", Place::HOST, 2);
+        builder.phase("forward");
+        builder.task(cpu, Op::Mark, "a", &[]);
+        builder.task(cpu, Op::Mark, "b", &[]);
+        let graph = builder.build().unwrap();
+        let span = |start_seconds, end_seconds| Span { start_seconds, end_seconds, lane: 0 };
+        let timeline = Timeline { spans: vec![span(0.0, 1.5), span(1.0, 1.5)] };
+        let mut busy = BusyOverTime::new(8.0, 8);
+        busy.add(&graph, &timeline, 0.0);
+        busy.add(&graph, &timeline, 4.25);
+        let expected = [1.0, 0.5, 0.0, 0.0, 0.75, 0.75, 0.0, 0.0];
+        assert_eq!(busy.resources(), [("cpu".to_owned(), expected.to_vec())]);
     }
 
     #[test]

@@ -351,7 +351,7 @@ impl<'a> UpdateWork<'a> {
         let engine = self.engine;
         let elements = engine.layout().padded(part);
         let sizes =
-            super::buffers::BufferSizes::for_part(elements, &engine.layout(), &engine.options);
+            super::buffers::BufferSizes::for_part(elements, engine.layout(), &engine.options);
         let set = BufferSet::allocate(&sizes, &mut |bytes| unit.device.allocate(bytes))?;
         *unit.buffers.lock() = Some(Arc::new(set));
         Ok(())
