@@ -367,6 +367,45 @@ fn an_interrupted_measurement_leaves_nothing() {
 }
 
 #[test]
+fn drives_of_different_speed_have_different_shares_and_keep_them() {
+    let place = Place::new();
+    let drives = place.drives(3);
+    // The learning rate must not depend on --steps, which change.
+    let run = |system: &str, drives: &[PathBuf], more: &[&str]| {
+        let steady = ["--schedule", "constant", "--warmup", "0"];
+        place.train(system, drives, &[&steady[..], more].concat())
+    };
+    succeeded(&run("su+o", &drives, &["--steps", "4"]));
+    let equal = place.report();
+    let weighted: Vec<PathBuf> = drives
+        .iter()
+        .zip([4, 1, 2])
+        .map(|(drive, weight)| PathBuf::from(format!("{}={weight}", drive.display())))
+        .collect();
+    for system in ["su+o", "base"] {
+        succeeded(&run(system, &weighted, &["--steps", "2", "--overwrite"]));
+        // In another order, and measured: what is on the drives counts.
+        let turned = [weighted[2].clone(), weighted[0].clone(), weighted[1].clone()];
+        succeeded(&run(system, &turned, &["--steps", "3", "--resume"]));
+        succeeded(&run(system, &drives, &["--steps", "4", "--resume", "--balance"]));
+        let report = place.report();
+        assert_eq!(report["state_digest"], equal["state_digest"]);
+        let parameters: Vec<f64> =
+            serde_json::from_value(report["drive_parameters"].clone()).unwrap();
+        let total: f64 = parameters.iter().sum();
+        for (own, weight) in parameters.iter().zip([4.0, 1.0, 2.0]) {
+            assert!((own / total - weight / 7.0).abs() < 0.08, "{parameters:?}");
+        }
+    }
+    failed_with(&place.train("su+o", &weighted[..1], &["--balance"]), &["--balance", "weights"]);
+    let mixed = [weighted[0].clone(), drives[1].clone()];
+    failed_with(&place.train("su+o", &mixed, &["--overwrite"]), &["DIR=WEIGHT"]);
+    let measured = place.train("su+o", &drives, &["--steps", "1", "--overwrite", "--balance"]);
+    succeeded(&measured);
+    assert!(String::from_utf8_lossy(&measured.stderr).contains("drive 2: reads"));
+}
+
+#[test]
 fn a_dry_run_says_what_the_run_then_takes_and_makes_nothing() {
     let place = Place::new();
     let drives = place.drives(2);

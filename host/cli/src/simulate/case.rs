@@ -114,6 +114,7 @@ impl Case {
             optimizer: self.optimizer,
             placement: self.placement,
             subgroup_elements: self.subgroup_size,
+            drive_weights: Vec::new(),
             gradient_dtype: self.gradient_dtype,
             weights_dtype: self.dtype,
             upstream: self.upstream,

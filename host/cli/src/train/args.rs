@@ -194,10 +194,13 @@ pub struct TrainArgs {
     /// memory, base, base-pipe, su, su+o or su+o+c [default: su+o]
     #[arg(long, value_parser = named::<System>, value_name = "SYSTEM", help_heading = "State on drives")]
     pub system: Option<System>,
-    /// A drive: a directory on it. Give the flag once for each drive
+    /// A drive: a directory on it, or DIR=WEIGHT for a share relative to the other drives. Give the flag once for each drive
     #[arg(long, value_name = "DIR", help_heading = "State on drives")]
     #[serde(default)]
     pub drive: Vec<PathBuf>,
+    /// Measure the drives first, and give each a share as large as it is fast
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "State on drives")]
+    pub balance: Option<bool>,
     /// Most elements of a subgroup, the unit that is read, updated and written [default: 40000000]
     #[arg(long, value_name = "ELEMENTS", help_heading = "State on drives")]
     pub subgroup_size: Option<u64>,

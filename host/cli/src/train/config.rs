@@ -18,6 +18,7 @@ use nearfield_train::trainer::{ModelSource, TrainOptions};
 use serde_json::Value;
 
 use super::args::{Compute, DeviceKind, TrainArgs};
+use super::drives;
 
 impl TrainArgs {
     /// The directory for results.
@@ -99,7 +100,9 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
     let lr = args.lr.unwrap_or(if args.model.is_some() { 5e-5 } else { 1e-3 });
     let defaults = OffloadOptions::default();
     check_contradictions(args, system)?;
+    let (drives, drive_weights) = drives::shares(args)?;
     let offload = OffloadOptions {
+        drive_weights,
         system,
         optimizer: args.optimizer.unwrap_or(defaults.optimizer),
         placement: args.placement.unwrap_or(defaults.placement),
@@ -187,7 +190,7 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
         threads: args.threads.filter(|&threads| threads > 0).unwrap_or(cores),
         evaluation_batches: args.eval_batches.unwrap_or(8),
         offload,
-        drives: args.drive.clone(),
+        drives,
         io,
         durability: args.durability.unwrap_or_default(),
         device,

@@ -2,6 +2,7 @@
 
 mod args;
 mod config;
+mod drives;
 mod dry_run;
 mod endurance;
 mod metrics;
@@ -27,6 +28,7 @@ use nearfield_train::trainer::{IterationReport, ModelSource, TrainOptions, Train
 
 pub use args::{Compute, TrainArgs};
 use args::{DeviceKind, ProgressKind};
+use drives::DriveWatch;
 use endurance::Endurance;
 pub use metrics::Line;
 use metrics::Metrics;
@@ -108,6 +110,7 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
         virtual_time,
         usage: Vec::new(),
         busy: BusyOverTime::default(),
+        watch: DriveWatch::default(),
     };
     let traffic = run.trainer.engine().traffic();
     let metadata = run.trainer.engine().metadata_bytes();
@@ -141,6 +144,7 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
         drive_tbw: args.drive_tbw,
         usage: &run.usage,
         busy: &run.busy,
+        drives: run.watch.findings(),
         interrupted: stopped,
         predicted,
         virtual_machine: if virtual_time { args.fabric.as_deref() } else { None },
@@ -169,6 +173,7 @@ struct Run {
     usage: Vec<ResourceUse>,
     /// The same over the time of the last iteration.
     busy: BusyOverTime,
+    watch: DriveWatch,
 }
 
 impl Run {
@@ -188,6 +193,9 @@ impl Run {
                 line.eval_loss = self.trainer.evaluate()?.map(metrics::finite);
             }
             self.usage = usage(&self.trainer, &report);
+            if !self.virtual_time {
+                self.watch_drives(&report);
+            }
             if report.iteration == last || interrupted.load(Relaxed) {
                 self.busy = busy(&self.trainer, &report);
             }
@@ -200,6 +208,24 @@ impl Run {
             self.metrics.push(line)?;
         }
         Ok(())
+    }
+
+    /// Says which drive has fallen behind.
+    fn watch_drives(&mut self, report: &IterationReport) {
+        let Self { watch, trainer, bar, .. } = self;
+        let timelines = report.timelines.iter();
+        let timelines = timelines.map(|(kind, _, timeline)| (trainer.graph(*kind), timeline));
+        for finding in watch.look(report.iteration, timelines) {
+            let path = trainer.options().drives[finding.drive as usize].display();
+            let text = format!(
+                "iteration {}: drive {} ({path}) {}",
+                finding.iteration, finding.drive, finding.what
+            );
+            match bar {
+                Some(bar) => bar.println(text),
+                None => tracing::warn!("{text}"),
+            }
+        }
     }
 
     fn show(&self, line: &Line) -> Result<()> {

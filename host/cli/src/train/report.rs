@@ -11,6 +11,7 @@ use nearfield_train::memory;
 use nearfield_train::trainer::Trainer;
 use serde_json::{Map, Value, json};
 
+use super::drives::DriveFinding;
 use super::endurance::Endurance;
 use super::metrics::Line;
 use super::predict::Predicted;
@@ -32,6 +33,8 @@ pub struct Ending<'a> {
     pub most_written: u64,
     /// Use of resources in the last iteration, and over its time.
     pub usage: &'a [ResourceUse],
+    /// What drives did that they should not.
+    pub drives: &'a [DriveFinding],
     /// The same in pieces.
     pub busy: &'a BusyOverTime,
     /// Rated terabytes of each drive.
@@ -118,6 +121,11 @@ pub fn build(trainer: &Trainer, ending: &Ending) -> Result<Value> {
             "seconds": own.clone().next_back().map(|line| line.seconds),
             "resources": resources,
         },
+        "drive_findings": ending.drives,
+        "drive_parameters": (0..options.drives.len() as u32).map(|drive| {
+            let layout = trainer.engine().layout();
+            layout.on_drive(drive).iter().map(|&part| layout.parts[part].elements).sum::<u64>()
+        }).collect::<Vec<_>>(),
         "endurance": wear.json(ending.drive_tbw),
         "memory_peak": {
             "device_local": local_peak,

@@ -13,6 +13,7 @@ use super::read::StoredArray;
 use super::superblock::GradientFormat;
 use crate::error::{Error, Result};
 use crate::io::{IoEngine, IoOptions};
+use crate::layout::Layout;
 use crate::memory::{Arena, Region};
 use crate::types::Optimizer;
 
@@ -72,6 +73,15 @@ pub struct Finding {
     pub variable: String,
     /// What is wrong.
     pub what: String,
+}
+
+/// Which part of the flat vector lies where on the drives of a run, given in any order.
+///
+/// # Errors
+/// Drives that are missing, foreign or damaged.
+pub fn stored_layout(dirs: &[PathBuf]) -> Result<Layout> {
+    let loaded = at_rest(dirs)?;
+    Ok(loaded.stores[0].spec().layout.clone())
 }
 
 pub(super) fn at_rest(dirs: &[PathBuf]) -> Result<Loaded> {

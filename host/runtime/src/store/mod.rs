@@ -40,7 +40,9 @@ pub use drive::{DriveStore, Durability};
 pub use files::MetadataBytes;
 pub use geometry::{bytes_on_drive, spare_slots};
 pub use gradients::{GradientInfo, ResidualInfo};
-pub use inspect::{DriveReport, Finding, StateReport, digest, digest_of, inspect, verify};
+pub use inspect::{
+    DriveReport, Finding, StateReport, digest, digest_of, inspect, stored_layout, verify,
+};
 pub use journal::{RecordKind, StepRecord};
 pub use open::open;
 pub use read::StoredArray;

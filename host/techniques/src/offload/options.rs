@@ -125,6 +125,8 @@ pub struct OffloadOptions {
     pub optimizer: Optimizer,
     /// How state is placed.
     pub placement: Placement,
+    /// Share of each drive, relative to the others; empty for equal shares.
+    pub drive_weights: Vec<f64>,
     /// Most elements of a subgroup (with [`Placement::SubgroupRr`]: the size at which one is closed).
     pub subgroup_elements: u64,
     /// Number format of gradients on their way to the drive.
@@ -159,6 +161,7 @@ impl Default for OffloadOptions {
             system: System::SuO,
             optimizer: Optimizer::Adamw,
             placement: Placement::EqualRr,
+            drive_weights: Vec::new(),
             subgroup_elements: 40_000_000,
             gradient_dtype: DType::Fp32,
             weights_dtype: DType::Fp32,
@@ -226,6 +229,13 @@ impl OffloadOptions {
         if self.tensor_parallel == 0 || self.tensor_parallel > 64 {
             let count = self.tensor_parallel;
             return invalid(format!("--gpus {count} must be between 1 and 64"));
+        }
+        if let Some(weight) =
+            self.drive_weights.iter().find(|weight| !(1e-3..=1e3).contains(*weight))
+        {
+            return invalid(format!(
+                "the weight {weight} of a drive is not between 0.001 and 1000; --drive DIR=2 gives it twice the share of DIR=1"
+            ));
         }
         let needs_drives = [
             ("--weights drive", self.weights == WeightsPlace::Drive),

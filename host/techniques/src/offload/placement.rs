@@ -117,9 +117,13 @@ pub fn layout(model: &FlatModel, options: &OffloadOptions, drives: u32) -> Resul
         )));
     }
     let align = options.align_elements();
+    let shares = Shares::new(options, drives)?;
     let subgroups = match (options.placement, options.system.striped()) {
-        (Placement::FlatEqual, false) => flat_equal(model.elements(), options, drives),
-        (Placement::EqualRr, false) => equal_rr(model.elements(), options, drives),
+        (Placement::FlatEqual, false) => flat_equal(model.elements(), options, &shares),
+        (Placement::EqualRr, false) => match shares.equal() {
+            true => equal_rr(model.elements(), options, drives),
+            false => weighted_rr(model.elements(), options, &shares),
+        },
         (Placement::FlatEqual | Placement::EqualRr, true) => {
             let whole = Part { drive: 0, subgroup: 0, start: 0, elements: model.elements() };
             cut(whole, options)
@@ -127,10 +131,12 @@ pub fn layout(model: &FlatModel, options: &OffloadOptions, drives: u32) -> Resul
         (Placement::SubgroupRr, _) => by_tensor(model, options),
     };
     let parts = if options.system.striped() {
-        subgroups.iter().flat_map(|subgroup| stripe(subgroup, align, drives)).collect()
+        subgroups.iter().flat_map(|subgroup| stripe(subgroup, align, &shares)).collect()
     } else {
         match options.placement {
             Placement::FlatEqual => subgroups,
+            Placement::EqualRr if !shares.equal() => subgroups,
+            Placement::SubgroupRr if !shares.equal() => shares.deal(subgroups),
             Placement::EqualRr | Placement::SubgroupRr => subgroups
                 .into_iter()
                 .map(|part| Part { drive: part.subgroup % drives, ..part })
@@ -141,18 +147,102 @@ pub fn layout(model: &FlatModel, options: &OffloadOptions, drives: u32) -> Resul
     Layout::new(model.elements(), align, drives, parts)
 }
 
-/// Equal contiguous shares, each cut into subgroups. Shares differ by at most one alignment unit.
-fn flat_equal(elements: u64, options: &OffloadOptions, drives: u32) -> Vec<Part> {
+/// What part of everything each drive gets.
+struct Shares {
+    drives: u32,
+    /// Relative to the others; empty for equal shares.
+    weights: Vec<f64>,
+}
+
+impl Shares {
+    fn new(options: &OffloadOptions, drives: u32) -> Result<Self> {
+        let weights = options.drive_weights.clone();
+        if !weights.is_empty() && weights.len() != drives as usize {
+            return Err(Error::Invalid(format!(
+                "{} weights were given for {drives} drives; give one for each, or none",
+                weights.len()
+            )));
+        }
+        Ok(Self { drives, weights })
+    }
+
+    /// Whether all drives get the same.
+    fn equal(&self) -> bool {
+        self.weights.windows(2).all(|pair| pair[0] == pair[1])
+    }
+
+    fn total(&self) -> f64 {
+        self.weights.iter().sum()
+    }
+
+    /// Cuts `units` in order: how many each drive gets. Equal shares differ by at most one.
+    fn of(&self, units: u64) -> Vec<u64> {
+        let drives = u64::from(self.drives);
+        if self.equal() {
+            return (0..drives)
+                .map(|drive| units / drives + u64::from(drive < units % drives))
+                .collect();
+        }
+        let (mut before, mut given) = (0.0, 0);
+        let share = |weight: &f64| {
+            before += weight;
+            let until = (units as f64 * before / self.total()).round() as u64;
+            let share = until.min(units) - given;
+            given += share;
+            share
+        };
+        self.weights.iter().map(share).collect()
+    }
+
+    /// Deals subgroups of any length: each to the drive that is farthest from its share.
+    fn deal(&self, subgroups: Vec<Part>) -> Vec<Part> {
+        let mut given = vec![0_u64; self.weights.len()];
+        subgroups
+            .into_iter()
+            .map(|part| {
+                let after =
+                    |drive: usize| (given[drive] + part.elements) as f64 / self.weights[drive];
+                let order = (0..given.len()).min_by(|&a, &b| after(a).total_cmp(&after(b)));
+                let drive = order.unwrap_or(0);
+                given[drive] += part.elements;
+                Part { drive: drive as u32, ..part }
+            })
+            .collect()
+    }
+}
+
+/// Contiguous shares, each cut into subgroups. Equal shares differ by at most one alignment unit.
+fn flat_equal(elements: u64, options: &OffloadOptions, shares: &Shares) -> Vec<Part> {
     let align = options.align_elements();
-    let units = elements.div_ceil(align);
     let mut parts = Vec::new();
     let mut start = 0;
-    for drive in 0..drives {
-        let share =
-            units / u64::from(drives) + u64::from(u64::from(drive) < units % u64::from(drives));
+    for (drive, share) in (0..).zip(shares.of(elements.div_ceil(align))) {
         let end = (start + share * align).min(elements);
         parts.extend(cut(Part { drive, subgroup: 0, start, elements: end - start }, options));
         start = end;
+    }
+    parts
+}
+
+/// Rounds along the flat vector, in each of which every drive gets a piece as long as its share; the longest ones have at most the
+/// subgroup size.
+fn weighted_rr(elements: u64, options: &OffloadOptions, shares: &Shares) -> Vec<Part> {
+    let align = options.align_elements();
+    let units = elements.div_ceil(align);
+    let longest = (options.subgroup_elements / align).max(1);
+    let most = shares.weights.iter().fold(0.0_f64, |most, &weight| most.max(weight));
+    let a_round = (longest as f64 * shares.total() / most).max(1.0);
+    let rounds = ((units as f64 / a_round).ceil() as u64).max(1);
+    let mut parts = Vec::new();
+    let mut start = 0;
+    for round in 0..rounds {
+        let in_round = units / rounds + u64::from(round < units % rounds);
+        for (drive, share) in (0..).zip(shares.of(in_round)) {
+            let end = (start + share * align).min(elements);
+            // Rounding may make a piece one unit too long.
+            parts.extend(cut(Part { drive, subgroup: 0, start, elements: end - start }, options));
+            start = end;
+        }
     }
     parts
 }
@@ -212,12 +302,14 @@ fn by_tensor(model: &FlatModel, options: &OffloadOptions) -> Vec<Part> {
     parts
 }
 
-/// One part of a subgroup on each drive, in equal aligned shares; small subgroups leave drives out.
-fn stripe(subgroup: &Part, align: u64, drives: u32) -> Vec<Part> {
-    let share = align_up(subgroup.elements.div_ceil(u64::from(drives)), align);
+/// One part of a subgroup on each drive, in aligned shares; small subgroups leave drives out.
+fn stripe(subgroup: &Part, align: u64, shares: &Shares) -> Vec<Part> {
+    let equal = align_up(subgroup.elements.div_ceil(u64::from(shares.drives)), align);
+    let weighted = shares.of(subgroup.elements.div_ceil(align));
     let mut parts = Vec::new();
     let mut start = subgroup.start;
-    for drive in 0..drives {
+    for (drive, weighted) in (0..).zip(weighted) {
+        let share = if shares.equal() { equal } else { weighted * align };
         let elements = share.min(subgroup.end() - start);
         if elements > 0 {
             parts.push(Part { drive, start, elements, ..*subgroup });
@@ -227,13 +319,14 @@ fn stripe(subgroup: &Part, align: u64, drives: u32) -> Vec<Part> {
     parts
 }
 
-/// Numbers subgroups in flat order. With stripes, parts that start on drive 0 open a new subgroup.
+/// Numbers subgroups in flat order. With stripes, a part on a drive before that of the last part opens a new subgroup.
 fn numbered(mut parts: Vec<Part>, striped: bool) -> Vec<Part> {
-    let mut next = 0;
-    for (index, part) in parts.iter_mut().enumerate() {
-        if index > 0 && (!striped || part.drive == 0) {
+    let (mut next, mut last) = (0, None);
+    for part in &mut parts {
+        if last.is_some_and(|last| !striped || part.drive <= last) {
             next += 1;
         }
+        last = Some(part.drive);
         part.subgroup = next;
     }
     parts
@@ -298,7 +391,47 @@ mod tests {
         assert!(FlatModel::new(vec![run(1, 1), run(1, 0)]).is_err());
     }
 
+    #[test]
+    fn weights_that_are_wrong_are_refused() {
+        let model = FlatModel::single(10_000).unwrap();
+        let with = |drive_weights: Vec<f64>| OffloadOptions {
+            drive_weights,
+            ..options(System::SuO, Placement::EqualRr, 1 << 20)
+        };
+        let text = |weights| layout(&model, &with(weights), 2).unwrap_err().to_string();
+        assert!(text(vec![1.0]).contains("1 weights were given for 2 drives"));
+        assert!(text(vec![1.0, 0.0]).contains("between 0.001"));
+        assert!(text(vec![1.0, f64::NAN]).contains("NaN"));
+        let equal = layout(&model, &with(vec![3.0, 3.0]), 2).unwrap();
+        assert_eq!(equal, layout(&model, &with(Vec::new()), 2).unwrap());
+    }
+
     proptest! {
+        #[test]
+        fn weighted_layouts_are_partitions_in_which_drives_have_their_shares(
+            units in 200_u64..3000,
+            subgroup in 1_u64..40,
+            weights in prop::collection::vec(0.2_f64..5.0, 1..6),
+            system in prop::sample::select(vec![System::Base, System::SuO]),
+            placement in prop::sample::select(vec![Placement::FlatEqual, Placement::EqualRr]),
+        ) {
+            let model = FlatModel::single(units * 1024 - 7).unwrap();
+            let options = OffloadOptions {
+                drive_weights: weights.clone(),
+                ..options(system, placement, subgroup * 1024)
+            };
+            let layout = layout(&model, &options, weights.len() as u32).unwrap();
+            prop_assert!(layout.parts.iter().all(|part| part.elements <= subgroup * 1024));
+            let total: f64 = weights.iter().sum();
+            // Each round, or subgroup, may be a unit off.
+            let rounds = (units / subgroup) as f64 + 2.0;
+            for (drive, weight) in weights.iter().enumerate() {
+                let own: u64 = layout.on_drive(drive as u32).iter().map(|&part| layout.parts[part].elements).sum();
+                let wanted = units as f64 * weight / total;
+                prop_assert!((own as f64 / 1024.0 - wanted).abs() <= rounds, "{own} {wanted} {rounds}");
+            }
+        }
+
         #[test]
         fn every_layout_is_a_partition_with_bounded_aligned_parts(
             sizes in prop::collection::vec(0_u64..9000, 1..20),

@@ -43,7 +43,19 @@ impl Blueprint {
         drives: u32,
         units: &[UnitShape],
     ) -> Result<Self> {
-        let layout = placement::layout(model, options, drives)?;
+        Self::with_layout(placement::layout(model, options, drives)?, options, units)
+    }
+
+    /// The same for a layout that is there already.
+    ///
+    /// # Errors
+    /// Options that contradict each other.
+    pub fn with_layout(
+        layout: Layout,
+        options: &OffloadOptions,
+        units: &[UnitShape],
+    ) -> Result<Self> {
+        options.validate()?;
         let parts: Vec<usize> = (0..layout.parts.len()).collect();
         let update = update::plan(&layout, options, &parts)?;
         let (accumulate, _) = gradient::plan(&layout, options, units, MicroStep::Accumulate)?;

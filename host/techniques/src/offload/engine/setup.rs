@@ -9,7 +9,7 @@ use nearfield_runtime::device::{
 use nearfield_runtime::exec::ThreadedExecutor;
 use nearfield_runtime::io::IoEngine;
 use nearfield_runtime::kernels::Isa;
-use nearfield_runtime::layout::align_up;
+use nearfield_runtime::layout::{Layout, align_up};
 use nearfield_runtime::memory::{Arena, HostVector};
 use nearfield_runtime::store::{self, DriveStore, Recovered, StepRecord};
 use nearfield_runtime::types::Variable;
@@ -68,7 +68,7 @@ impl OffloadEngine {
         record: &StepRecord,
         initial: &dyn InitialState,
     ) -> Result<Self> {
-        let engine = Assembly::new(config, model)?;
+        let engine = Assembly::new(config, model, None)?;
         if !config.options.system.on_drives() {
             let mut engine = engine.finish(Vec::new())?;
             engine.initialise_memory(initial)?;
@@ -92,7 +92,11 @@ impl OffloadEngine {
     /// # Errors
     /// Drives that are missing, foreign, damaged or in use; options that differ from the run's.
     pub fn resume(config: &EngineConfig, model: FlatModel) -> Result<(Self, Recovered)> {
-        let assembly = Assembly::new(config, model)?;
+        // Shares of drives may have been measured when the run began: what counts is what is there.
+        let weighted = !config.options.drive_weights.is_empty();
+        let stored = weighted.then(|| store::stored_layout(&config.drives)).transpose()?;
+        let stored = stored.filter(|layout| layout.elements == model.elements());
+        let assembly = Assembly::new(config, model, stored)?;
         if !config.options.system.on_drives() {
             return Err(Error::Invalid(
                 "--system memory keeps nothing that could be resumed; use a system with --drive"
@@ -137,7 +141,7 @@ struct Assembly {
 }
 
 impl Assembly {
-    fn new(config: &EngineConfig, model: FlatModel) -> Result<Self> {
+    fn new(config: &EngineConfig, model: FlatModel, stored: Option<Layout>) -> Result<Self> {
         let options = config.options.clone();
         if options.encoder == Encoder::Device || options.tensor_parallel > 1 {
             return Err(Error::Invalid(
@@ -146,7 +150,10 @@ impl Assembly {
             ));
         }
         let drives = config.drives.len() as u32;
-        let blueprint = Blueprint::new(&options, &model, drives, &config.units)?;
+        let blueprint = match stored {
+            Some(layout) => Blueprint::with_layout(layout, &options, &config.units)?,
+            None => Blueprint::new(&options, &model, drives, &config.units)?,
+        };
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(config.threads)
             .thread_name(|index| format!("kernel{index}"))
