@@ -1,15 +1,22 @@
 #!/usr/bin/env bash
-# Installs what only tests need and what is missing: a browser that looks at the page of a run.
+# Installs what only tests need and what is missing: a browser that looks at the page of a run, and file systems.
 set -euo pipefail
 
+missing=()
+browser=""
 for name in chromium chromium-browser google-chrome chrome; do
-    command -v "$name" >/dev/null && exit 0
+    command -v "$name" >/dev/null && browser=$name
 done
+[ -n "$browser" ] || missing+=(chromium)
+PATH=$PATH:/usr/sbin:/sbin command -v mkfs.xfs >/dev/null || missing+=(xfsprogs)
+PATH=$PATH:/usr/sbin:/sbin command -v mkfs.ext4 >/dev/null || missing+=(e2fsprogs)
+[ ${#missing[@]} -eq 0 ] && exit 0
+
 if ! command -v apt-get >/dev/null; then
-    echo "The tests need Chromium, please install it" >&2
+    echo "The tests need these packages, please install them: ${missing[*]}" >&2
     exit 1
 fi
 sudo=""
 [ "$(id -u)" -eq 0 ] || sudo=sudo
 $sudo apt-get update -q
-$sudo apt-get install -y -q --no-install-recommends chromium
+$sudo apt-get install -y -q --no-install-recommends "${missing[@]}"

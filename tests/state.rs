@@ -160,12 +160,12 @@ fn a_snapshot_comes_back_to_the_same_or_another_number_of_drives() {
     let early = run(&place, &model, 3, "--overwrite");
     let snapshot = place.path("snapshot");
     // What a snapshot that was cut off has left is in nobody's way.
-    fs::create_dir_all(place.path("snapshot.partial/drive0")).unwrap();
-    fs::write(place.path("snapshot.partial/drive0/slots.nf"), b"half").unwrap();
+    fs::create_dir_all(place.path(".snapshot.nearfield-snapshot/drive0")).unwrap();
+    fs::write(place.path(".snapshot.nearfield-snapshot/drive0/slots.nf"), b"half").unwrap();
     let take = ["snapshot", "--to", text(&snapshot)];
     let shown = succeeded(&state(&take, &drives(&place)));
     assert!(shown.contains(early["state_digest"].as_str().unwrap()), "{shown}");
-    assert!(!place.path("snapshot.partial").exists());
+    assert!(!place.path(".snapshot.nearfield-snapshot").exists());
     failed_with(&state(&take, &drives(&place)), &["there already"]);
     let late = run(&place, &model, 6, "--resume");
     assert_ne!(late["state_digest"], early["state_digest"]);
@@ -181,6 +181,12 @@ fn a_snapshot_comes_back_to_the_same_or_another_number_of_drives() {
     assert!(shown.contains(early["state_digest"].as_str().unwrap()), "{shown}");
     let digest = succeeded(&state(&["digest"], &one));
     assert_eq!(digest.trim(), early["state_digest"].as_str().unwrap());
+    let own = [vec![snapshot.join("drive0")], vec![place.path("drive1")]].concat();
+    assert!(!state(&replace, &own).status.success());
+    assert_eq!(
+        succeeded(&state(&["digest"], &[snapshot.join("drive0"), snapshot.join("drive1")])).trim(),
+        early["state_digest"]
+    );
     // A copy that was cut off is no state, and says so.
     fs::remove_file(one[0].join("superblock.nf")).unwrap();
     assert!(!state(&["digest"], &one).status.success());

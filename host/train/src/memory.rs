@@ -36,8 +36,16 @@ pub fn available_bytes() -> Option<u64> {
     let machine = kibibytes("/proc/meminfo", "MemAvailable");
     let group = group_limit().map(|limit| {
         let used = std::fs::read_to_string("/sys/fs/cgroup/memory.current");
-        let used = used.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
-        limit.saturating_sub(used)
+        let used: u64 = used.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        // What only keeps files at hand is given up when it is needed.
+        let stat = std::fs::read_to_string("/sys/fs/cgroup/memory.stat").unwrap_or_default();
+        let cached =
+            stat.lines().filter_map(|line| line.split_once(' ')).filter_map(|(key, bytes)| {
+                ["inactive_file", "active_file"]
+                    .contains(&key)
+                    .then(|| bytes.parse::<u64>().ok())?
+            });
+        limit.saturating_sub(used.saturating_sub(cached.sum()))
     });
     machine.into_iter().chain(group).min()
 }

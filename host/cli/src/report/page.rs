@@ -30,9 +30,9 @@ pub fn page(report: &Value, title: &str) -> Result<String> {
     writeln!(
         html,
         "<p>{} iterations, {} optimizer steps, {} skipped. {}. Clock: {}.{}</p>",
-        text("steps"),
-        text("optimizer_steps"),
-        text("skipped_steps"),
+        escape(&text("steps")),
+        escape(&text("optimizer_steps")),
+        escape(&text("skipped_steps")),
         escape(&text("device")),
         escape(&text("clock")),
         if report["interrupted"] == true { " Stopped before its end." } else { "" }
@@ -105,7 +105,8 @@ fn lines(report: &Value) -> Vec<Line> {
 fn summary(html: &mut String, report: &Value) -> Result<()> {
     let losses = report["loss"].as_array();
     let of = |value: Option<&Value>| {
-        value.and_then(Value::as_f64).map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}"))
+        let loss = value.and_then(Value::as_f64).filter(|&loss| loss < f64::MAX);
+        loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}"))
     };
     let (first, last) =
         (of(losses.and_then(|all| all.first())), of(losses.and_then(|all| all.last())));
@@ -115,7 +116,7 @@ fn summary(html: &mut String, report: &Value) -> Result<()> {
         ("loss", format!("{first} → {last}")),
         ("evaluation loss", of(evaluation.map(|one| &one["loss"]))),
         ("seconds of this process", format!("{seconds:.1}")),
-        ("drives", report["drives"].to_string()),
+        ("drives", escape(&report["drives"].to_string())),
     ];
     writeln!(html, "<div class=\"cards\">")?;
     for (name, value) in cards {

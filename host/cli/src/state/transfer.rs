@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use nearfield_bench::values::{Bytes, named};
-use nearfield_runtime::io::free_bytes;
 use nearfield_runtime::store::{self, StateReader};
 use nearfield_runtime::types::DType;
 use nearfield_techniques::offload::{Placement, System};
@@ -157,23 +156,20 @@ pub fn snapshot(args: &SnapshotArgs) -> Result<()> {
     let reader = StateReader::open(&args.drive)?;
     let digest = reader.digest()?;
     let name = args.to.file_name().context("--to needs a name")?.to_string_lossy().into_owned();
-    let partial = args.to.with_file_name(format!("{name}.partial"));
+    let partial = args.to.with_file_name(format!(".{name}.nearfield-snapshot"));
     if partial.exists() {
         std::fs::remove_dir_all(&partial).with_context(|| {
             format!("cannot remove {}, left by a snapshot that was cut off", partial.display())
         })?;
     }
     let mut copies = Vec::new();
-    let (mut bytes, mut shared) = (0, 0);
-    for (number, drive) in args.drive.iter().enumerate() {
+    for number in 0..args.drive.len() {
         let copy = partial.join(format!("drive{number}"));
         std::fs::create_dir_all(&copy)
             .with_context(|| format!("cannot make the directory {}", copy.display()))?;
-        let copied = store::copy_state(drive, &copy)?;
-        bytes += copied.bytes;
-        shared += copied.shared_bytes;
         copies.push(copy);
     }
+    let copied = store::copy_state(&args.drive, &copies)?;
     let found = StateReader::open(&copies)?.digest()?;
     if found != digest {
         bail!(
@@ -186,8 +182,8 @@ pub fn snapshot(args: &SnapshotArgs) -> Result<()> {
     println!("snapshot      {} after step {}", args.to.display(), reader.step());
     println!(
         "              {} in all, {} shared with the drives",
-        human_bytes(bytes),
-        human_bytes(shared)
+        human_bytes(copied.bytes),
+        human_bytes(copied.shared_bytes)
     );
     println!("state digest  {digest}");
     Ok(())
@@ -219,7 +215,7 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
         println!("state digest  {digest}");
         return Ok(());
     }
-    for (source, drive) in sources.iter().zip(&args.drive) {
+    for drive in &args.drive {
         ensure!(
             drive.is_dir(),
             "{} is no directory; make it, or mount the drive there",
@@ -230,19 +226,8 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
             "{} holds the state of a run; add --overwrite to replace it",
             drive.display()
         );
-        let (needed, free) =
-            (store::state_bytes(source), free_bytes(drive)? + store::state_bytes(drive));
-        ensure!(
-            needed <= free,
-            "{} needs {} and has {} free; give larger drives, or more of them",
-            drive.display(),
-            human_bytes(needed),
-            human_bytes(free)
-        );
     }
-    for (source, drive) in sources.iter().zip(&args.drive) {
-        store::copy_state(source, drive)?;
-    }
+    store::copy_state(&sources, &args.drive)?;
     let found = StateReader::open(&args.drive)?.digest()?;
     ensure!(
         found == digest,

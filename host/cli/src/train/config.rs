@@ -31,6 +31,7 @@ impl TrainArgs {
         let options = SaveOptions {
             dtype: self.save_dtype.or(self.dtype).unwrap_or(DType::Fp32),
             shard_bytes: self.shard_size.map_or(5_000_000_000, |bytes| bytes.0),
+            // A run that goes on may have saved before; what it began with is never replaced by it.
             replace: self.overwrite || self.resume,
         };
         Some((self.save.as_deref()?, options))
@@ -221,6 +222,11 @@ fn check_contradictions(args: &TrainArgs, system: System) -> Result<()> {
             "--resume continues the run on the drives, --optimizer-state starts a new one: give one of them"
         );
     }
+    if let (Some(save), Some(model)) = (&args.save, &args.model)
+        && save.canonicalize().ok().is_some_and(|save| model.canonicalize().ok() == Some(save))
+    {
+        bail!("--save is the directory of --model; save to another one");
+    }
     if args.save.is_none() && (args.save_dtype.is_some() || args.shard_size.is_some()) {
         bail!("--save-dtype and --shard-size need --save DIR");
     }
@@ -341,6 +347,20 @@ mod tests {
             error.contains("suo") && error.contains("base-pipe") && error.contains("line 2"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn the_examples_are_configurations() {
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+        let mut count = 0;
+        for entry in std::fs::read_dir(examples).unwrap() {
+            let path = entry.unwrap().path();
+            let args = TrainArgs { config: Some(path.clone()), ..TrainArgs::default() };
+            let args = args.with_file().unwrap_or_else(|error| panic!("{error:#}"));
+            assert!(args.system.is_some() && args.steps.is_some(), "{}", path.display());
+            count += 1;
+        }
+        assert_eq!(count, 5);
     }
 
     #[test]

@@ -13,6 +13,8 @@ use super::args::TrainArgs;
 
 /// Iterations from which a rate is taken.
 const WINDOW: usize = 5;
+/// Rates that are remembered of each drive.
+const REMEMBERED: usize = 64;
 /// A drive is slow that keeps less of its rate than this, while others keep more than `OTHERS`.
 const SLOW: f64 = 0.5;
 const OTHERS: f64 = 0.8;
@@ -46,7 +48,9 @@ pub fn shares(args: &TrainArgs) -> Result<(Vec<PathBuf>, Vec<f64>)> {
         );
         ensure!(!paths.is_empty(), "--balance needs drives to measure: give --drive DIR");
         // A run that goes on has its shares already.
-        let measured = if args.resume { vec![1.0; paths.len()] } else { measure(&paths)? };
+        // A dry run makes nothing, not even files to measure with.
+        let known = args.resume || args.dry_run;
+        let measured = if known { vec![1.0; paths.len()] } else { measure(&paths)? };
         return Ok((paths, measured));
     }
     if given == 0 {
@@ -109,6 +113,8 @@ impl DriveWatch {
         timelines: impl Iterator<Item = (&'a Graph, &'a Timeline)>,
     ) -> Vec<DriveFinding> {
         let mut moved: BTreeMap<(u32, bool), (u64, f64)> = BTreeMap::new();
+        let usual: BTreeMap<(u32, bool), f64> =
+            self.rates.iter().filter_map(|(&key, rates)| Some((key, median(rates)?))).collect();
         let mut new = Vec::new();
         for (graph, timeline) in timelines {
             for task in graph.tasks() {
@@ -116,8 +122,7 @@ impl DriveWatch {
                 let span = timeline.span(task.id);
                 let seconds = span.end_seconds - span.start_seconds;
                 let key = (drive, direction == Direction::Write);
-                let usual = self.rates.get(&key).and_then(|rates| median(rates));
-                if let Some(usual) = usual
+                if let Some(usual) = usual.get(&key)
                     && seconds > STALL_SECONDS
                     && seconds > STALL_TIMES * bytes as f64 / usual
                 {
@@ -136,7 +141,12 @@ impl DriveWatch {
         }
         for (&key, &(bytes, seconds)) in &moved {
             if seconds > 0.0 && bytes > 0 {
-                self.rates.entry(key).or_default().push(bytes as f64 / seconds);
+                let rates = self.rates.entry(key).or_default();
+                rates.push(bytes as f64 / seconds);
+                // The beginning is kept, to compare with, and the latest.
+                if rates.len() > REMEMBERED {
+                    rates.remove(REMEMBERED / 2);
+                }
             }
         }
         new.extend(self.throttled(iteration));
@@ -164,10 +174,11 @@ impl DriveWatch {
             let known = self.slow.contains(&(drive, write));
             if slow && !known {
                 let what = format!(
-                    "{} at {:.2} GB/s, before at {:.2} GB/s, while other drives kept their speed: it may be hot, worn or full",
+                    "{} at {:.2} GB/s, before at {:.2} GB/s{}: it may be hot, worn or full",
                     verb(write),
                     now / 1e9,
-                    before / 1e9
+                    before / 1e9,
+                    if others.count() > 0 { ", while other drives kept their speed" } else { "" }
                 );
                 new.push(DriveFinding { drive, iteration, what });
                 self.slow.push((drive, write));

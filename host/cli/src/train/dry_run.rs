@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use comfy_table::Cell;
 use nearfield_runtime::graph::{Direction, Op};
-use nearfield_techniques::offload::plan::Action;
 use nearfield_techniques::offload::plan::gradient::MicroStep;
+use nearfield_techniques::offload::plan::{Action, Plan};
 use nearfield_train::trainer::{DryRun, GraphKind, TrainOptions};
 use serde_json::json;
 
@@ -43,16 +43,25 @@ pub fn run(args: &TrainArgs, options: &TrainOptions) -> Result<ExitCode> {
 
 /// Wear of the drive that is written to most, from the graphs.
 fn endurance(dry: &DryRun, args: &TrainArgs, predicted: Option<Predicted>) -> Option<Endurance> {
-    let most = (0..dry.drives.len() as u32).map(|drive| written(dry, drive)).max()?;
+    let accumulate = u64::from(args.accumulate.unwrap_or(1)).saturating_sub(1);
+    let of = |drive| written(dry, drive, accumulate);
+    let most = (0..dry.drives.len() as u32).map(of).max()?;
     let seconds = predicted.map(|each| each.forward + each.backward + each.update);
     Some(Endurance::new(most as f64, args.drive_tbw, seconds))
 }
 
-/// Bytes that a step writes to one drive.
-fn written(dry: &DryRun, drive: u32) -> u64 {
-    let plans = [dry.blueprint.gradient(MicroStep::Offload), &dry.blueprint.update];
-    let tasks = plans.iter().flat_map(|plan| plan.graph.tasks());
-    tasks
+/// Bytes that a step writes to one drive, with `accumulate` micro-steps before the last.
+fn written(dry: &DryRun, drive: u32, accumulate: u64) -> u64 {
+    let blueprint = &dry.blueprint;
+    let each = of_plan(blueprint.gradient(MicroStep::Accumulate), drive);
+    let last = of_plan(blueprint.gradient(MicroStep::Offload), drive);
+    accumulate * each + last + of_plan(&blueprint.update, drive)
+}
+
+fn of_plan(plan: &Plan, drive: u32) -> u64 {
+    plan.graph
+        .tasks()
+        .iter()
         .filter_map(|task| match task.op {
             Op::Storage { direction: Direction::Write, drive: other, bytes, .. } => {
                 (other == drive).then_some(bytes)
@@ -103,7 +112,7 @@ fn print(
             Cell::new(path.display()),
             right(elements.to_string()),
             right(human_bytes(need.needed)),
-            right(human_bytes(need.free)),
+            right(human_bytes(need.free + need.replaced)),
             Cell::new(if need.disks.is_empty() { "-".to_owned() } else { need.disks.join(", ") }),
         ]);
     }
@@ -163,7 +172,7 @@ fn print_json(
         "parameters": dry.parameters,
         "parts": dry.blueprint.layout.parts.len(),
         "drives": dry.drives.iter().zip(&options.drives).map(|(need, path)| json!({
-            "path": path, "needs_bytes": need.needed, "free_bytes": need.free, "disks": need.disks,
+            "path": path, "needs_bytes": need.needed, "free_bytes": need.free, "replaced_bytes": need.replaced, "disks": need.disks,
         })).collect::<Vec<_>>(),
         "host_memory": memory.collect::<serde_json::Map<_, _>>(),
         "host_memory_bytes": dry.host_bytes(),

@@ -1,11 +1,14 @@
 //! Copies of the files of a drive: for snapshots, and back.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
-use super::create::STATE_FILES;
+use super::create::{STATE_FILES, distinct};
+use super::lock::DriveLock;
 use super::superblock::{LAYOUT_FILE, SUPERBLOCK_FILE};
 use crate::error::{Error, Result};
 use crate::io::free_bytes;
@@ -24,21 +27,67 @@ pub struct Copied {
     pub shared_bytes: u64,
 }
 
-/// Copies the state of one drive from one directory to another, durably. What is there already is replaced. No run may be using
-/// either. Files share blocks where the file system can do that.
+/// Copies the state of drives from directories to others, one to one, durably. What is there already is replaced. Files share blocks
+/// where the file system can do that. The targets are locked; that no run changes the sources is up to the caller.
 ///
 /// The superblock comes last, so a copy that was cut off is not taken for a state. Hard links are never made: state files are
 /// written in place.
 ///
 /// # Errors
-/// [`Error::NoSpace`] before anything is copied, and what the system reports.
-pub fn copy_state(from: &Path, to: &Path) -> Result<Copied> {
+/// Directories that are given twice or in use, [`Error::NoSpace`] before anything is replaced, and what the system reports.
+pub fn copy_state(from: &[PathBuf], to: &[PathBuf]) -> Result<Copied> {
+    let all: Vec<PathBuf> = from.iter().chain(to).cloned().collect();
+    distinct(&all)?;
+    let locks = to.iter().map(|to| DriveLock::exclusive(to)).collect::<Result<Vec<_>>>()?;
+    check_room(from, to)?;
+    let mut copied = Copied::default();
+    for (from, to) in from.iter().zip(to) {
+        let one = copy_drive(from, to)?;
+        copied.bytes += one.bytes;
+        copied.shared_bytes += one.shared_bytes;
+    }
+    drop(locks);
+    Ok(copied)
+}
+
+/// Room is needed on each file system for all drives on it together; what is replaced counts as free. Files that could share their
+/// blocks need none, which is only known once it is tried: they are not asked for.
+fn check_room(from: &[PathBuf], to: &[PathBuf]) -> Result<()> {
+    let device = |path: &Path| {
+        let metadata = std::fs::metadata(path);
+        metadata
+            .map(|metadata| metadata.dev())
+            .map_err(|source| Error::io("open", path, 0, 0, source))
+    };
+    let mut by_device: HashMap<u64, (PathBuf, u64, u64)> = HashMap::new();
+    for (from, to) in from.iter().zip(to) {
+        let target = device(to)?;
+        let entry = by_device.entry(target).or_insert_with(|| (to.clone(), MARGIN, 0));
+        if device(from)? != target {
+            entry.1 += state_bytes(from);
+        }
+        entry.2 += state_bytes(to);
+    }
+    for (path, needed, replaced) in by_device.into_values() {
+        let available = free_bytes(&path)? + replaced;
+        if needed > available {
+            return Err(Error::NoSpace { path, needed, available });
+        }
+    }
+    Ok(())
+}
+
+fn copy_drive(from: &Path, to: &Path) -> Result<Copied> {
     let mut names: Vec<&str> = STATE_FILES
         .into_iter()
         .filter(|name| from.join(name).is_file() && ![SUPERBLOCK_FILE, LAYOUT_FILE].contains(name))
         .collect();
     names.extend([LAYOUT_FILE, SUPERBLOCK_FILE]);
-    for name in [SUPERBLOCK_FILE, LAYOUT_FILE] {
+    let flush = || {
+        let flush = File::open(to).and_then(|directory| directory.sync_all());
+        flush.map_err(|source| Error::io("flush", to, 0, 0, source))
+    };
+    for name in STATE_FILES {
         let path = to.join(name);
         match std::fs::remove_file(&path) {
             Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
@@ -47,6 +96,8 @@ pub fn copy_state(from: &Path, to: &Path) -> Result<Copied> {
             _ => {}
         }
     }
+    // An old superblock must not come back beside new data.
+    flush()?;
     let mut copied = Copied::default();
     for name in names {
         let (source, target) = (from.join(name), to.join(name));
@@ -61,17 +112,12 @@ pub fn copy_state(from: &Path, to: &Path) -> Result<Copied> {
         if shared {
             copied.shared_bytes += bytes;
         } else {
-            let available = free_bytes(to)?;
-            if bytes + MARGIN > available {
-                return Err(Error::NoSpace { path: target, needed: bytes + MARGIN, available });
-            }
             plain(&mut original, &mut copy).map_err(|cause| error("copy", cause))?;
         }
         copy.sync_all().map_err(|cause| error("flush", cause))?;
         copied.bytes += bytes;
     }
-    let flush = File::open(to).and_then(|directory| directory.sync_all());
-    flush.map_err(|source| Error::io("flush", to, 0, 0, source))?;
+    flush()?;
     Ok(copied)
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::rope;
 use crate::error::{Error, Result};
-use crate::model::{Activation, Architecture, Family, Windows};
+use crate::model::{Activation, Architecture, Family, LAYERS_MAX, Windows};
 
 /// What a model's `config.json` says.
 #[derive(Debug, Clone, PartialEq)]
@@ -199,6 +199,11 @@ impl Keys<'_> {
 
     fn windows(&self, family: Family) -> Result<Option<Windows>> {
         let layers = self.need("num_hidden_layers")?;
+        if layers > LAYERS_MAX {
+            return Err(
+                self.error(format!("num_hidden_layers is {layers}, more than {LAYERS_MAX}"))
+            );
+        }
         // Mistral's default where the key is missing; null says that there is none.
         let absent = family == Family::Mistral && !self.keys.contains_key("sliding_window");
         let tokens = if absent { Some(4096) } else { self.size("sliding_window")? };
@@ -275,6 +280,9 @@ pub fn to_config(architecture: &Architecture, dtype: DType) -> Map<String, Value
             "attention_bias": architecture.family != Family::Qwen2 && architecture.qkv_biases,
             "mlp_bias": architecture.feed_forward_biases,
             "rope_parameters": architecture.rope.as_ref().map(rope::write),
+            // As versions of transformers before 5 read it.
+            "rope_theta": architecture.rope.map(|rope| rope.theta),
+            "rope_scaling": architecture.rope.as_ref().and_then(rope::write_scaling),
         })
     };
     let windows = match &architecture.windows {

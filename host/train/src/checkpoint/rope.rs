@@ -110,3 +110,12 @@ pub(super) fn write(rope: &Rope) -> Value {
     }
     keys
 }
+
+/// The scaling alone, as `rope_scaling`; `None` where there is none.
+pub(super) fn write_scaling(rope: &Rope) -> Option<Value> {
+    let mut keys = write(rope);
+    if let Value::Object(keys) = &mut keys {
+        keys.remove("rope_theta");
+    }
+    (rope.scaling != RopeScaling::None).then_some(keys)
+}

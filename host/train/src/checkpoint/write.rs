@@ -64,8 +64,7 @@ impl Writer {
             Ok(mut entries) => entries.next().is_some(),
             Err(error) => error.kind() != std::io::ErrorKind::NotFound,
         };
-        // Only what looks like a model is ever replaced.
-        if occupied && !(replace && target.join("config.json").is_file()) {
+        if occupied && !(replace && is_model(target)) {
             let what = "something is there already".to_owned();
             let remedy = "save to another directory, or add --overwrite if it is a model that may be replaced";
             return Err(Error::checkpoint(target, what, remedy));
@@ -87,7 +86,6 @@ impl Writer {
     ) -> Result<Self> {
         Self::check(target, options.replace)?;
         let partial = beside(target, "partial");
-        remove(&partial)?;
         std::fs::create_dir_all(&partial).map_err(|error| failed("make", &partial, &error))?;
         config.remove("torch_dtype");
         config.insert("dtype".into(), torch_name(options.dtype).into());
@@ -97,7 +95,9 @@ impl Writer {
             let from = companions.map(|directory| directory.join(name)).unwrap_or_default();
             if from.is_file() {
                 let to = partial.join(name);
-                std::fs::copy(&from, &to).map_err(|error| failed("copy", &from, &error))?;
+                std::fs::copy(&from, &to)
+                    .and_then(|_| File::open(&to)?.sync_all())
+                    .map_err(|error| failed("copy", &from, &error))?;
             }
         }
         let shards = shards(list.tensors(), options);
@@ -171,21 +171,47 @@ impl Writer {
         for (path, file) in &self.files {
             file.sync_all().map_err(|error| failed("write", path, &error))?;
         }
+        let sync = |directory: &Path| {
+            File::open(directory)
+                .and_then(|directory| directory.sync_all())
+                .map_err(|error| failed("make", directory, &error))
+        };
+        sync(&self.partial)?;
         let old = beside(&self.target, "old");
-        if self.target.exists() {
-            remove(&old)?;
+        let replaced = self.target.exists();
+        if replaced {
             std::fs::rename(&self.target, &old)
                 .map_err(|error| failed("move aside", &self.target, &error))?;
         }
         std::fs::rename(&self.partial, &self.target)
             .map_err(|error| failed("make", &self.target, &error))?;
-        if let Some(parent) = self.target.parent() {
-            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-            let sync = File::open(parent).and_then(|directory| directory.sync_all());
-            sync.map_err(|error| failed("make", &self.target, &error))?;
-        }
-        remove(&old)
+        let parent = self.target.parent().filter(|parent| !parent.as_os_str().is_empty());
+        sync(parent.unwrap_or(Path::new(".")))?;
+        if replaced { remove(&old) } else { Ok(()) }
     }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Of a model that was not finished nothing is left; a finished one has another name by now.
+        let _ = std::fs::remove_dir_all(&self.partial);
+    }
+}
+
+/// Whether a directory holds nothing but a model: only that is ever replaced.
+fn is_model(directory: &Path) -> bool {
+    let Ok(mut entries) = std::fs::read_dir(directory) else { return false };
+    directory.join("config.json").is_file()
+        && entries.all(|entry| {
+            let name = entry.map(|entry| entry.file_name());
+            name.is_ok_and(|name| {
+                let name = name.to_string_lossy();
+                COMPANIONS.contains(&&*name)
+                    || name == "config.json"
+                    || name.ends_with(".safetensors")
+                    || name.ends_with(".safetensors.index.json")
+            })
+        })
 }
 
 /// Tensors of each file: in order, as many as fit.
@@ -236,10 +262,10 @@ fn begin(path: &Path, tensors: &[TensorInfo], dtype: DType) -> Result<(File, Vec
     Ok((file, starts.into_iter().map(|start| (data + start) as u64).collect()))
 }
 
-/// `target` with an ending: on the same file system, so that one can become the other at once.
+/// A name beside `target` that nobody else uses: on the same file system, so that one can become the other at once.
 fn beside(target: &Path, ending: &str) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
-    target.with_file_name(format!("{name}.{ending}"))
+    target.with_file_name(format!(".{name}.nearfield-{}.{ending}", std::process::id()))
 }
 
 fn remove(directory: &Path) -> Result<()> {

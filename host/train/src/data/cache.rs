@@ -15,7 +15,7 @@ use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
 
 /// Raised when the same text would give other files.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Text that is cut into tokens at a time, by all threads.
 const BATCH_BYTES: usize = 8 << 20;
 
@@ -71,7 +71,9 @@ pub(super) fn tokenise(
     let summary = place("json");
     if !summary.exists() {
         std::fs::create_dir_all(directory).map_err(io("keep")(directory.to_path_buf()))?;
-        let partial = |ending: &str| directory.join(format!("{key}.{ending}.partial"));
+        // Another run may be making the same.
+        let own = std::process::id();
+        let partial = |ending: &str| directory.join(format!("{key}.{own}.{ending}.partial"));
         let mut maker = Maker::new(vocabulary, &partial("tokens"), &partial("documents"))?;
         let mut done = 0;
         for path in &files.paths {
@@ -111,7 +113,12 @@ pub(super) fn tokenise(
     let tokens = TokenFile::raw(&place("tokens"), made.width)?;
     let raw = std::fs::read(place("documents")).map_err(io("read")(place("documents")))?;
     let documents = DocumentTable::parse(&raw, made.prompts);
-    if tokens.tokens() != made.tokens || documents.starts.len() as u64 != made.documents {
+    let ascending = documents.starts.is_sorted()
+        && documents.starts.last().is_none_or(|&start| start < made.tokens);
+    if tokens.tokens() != made.tokens
+        || documents.starts.len() as u64 != made.documents
+        || !ascending
+    {
         return Err(damaged("the files beside it do not have what it says".into()));
     }
     Ok(Tokenised { tokens, documents, vocab_needed: made.vocab_needed, digest: made.digest })
@@ -214,7 +221,9 @@ impl Output {
 
 impl<'a> Maker<'a> {
     fn new(vocabulary: &'a Vocabulary, tokens: &Path, documents: &Path) -> Result<Self> {
-        let width = TokenWidth::of_vocab(vocabulary.size());
+        let around = vocabulary.begin().iter().copied().chain(vocabulary.end());
+        let largest = around.fold(vocabulary.size().saturating_sub(1), u32::max);
+        let width = TokenWidth::of_vocab(largest.saturating_add(1));
         Ok(Self {
             vocabulary,
             tokens: Output::create(tokens)?,

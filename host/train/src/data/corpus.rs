@@ -164,7 +164,7 @@ impl Corpus {
             tokens += file.tokens();
             opened.push((first, file));
         }
-        let vocab_needed = u32::try_from(largest + 1).unwrap_or(u32::MAX);
+        let vocab_needed = u32::try_from(largest.saturating_add(1)).unwrap_or(u32::MAX);
         let digest = hasher.finalize().to_hex().to_string();
         let corpus = Self::new(Source::Files(opened), Rows::Windows, tokens);
         Ok(Self { vocab_needed, digest, ..corpus })
@@ -371,7 +371,8 @@ fn rows(table: &DocumentTable, tokens: u64, seq: u32, packing: bool) -> (Rows, L
         let prompt = u64::from(table.prompts.get(index).copied().unwrap_or(0));
         let whole = end - start <= seq + 1;
         left_out.cut += u64::from(!whole);
-        if paired {
+        // A document without a prompt is a text like any other.
+        if paired && prompt > 0 {
             if prompt > seq {
                 left_out.dropped += 1;
                 continue;
@@ -386,7 +387,9 @@ fn rows(table: &DocumentTable, tokens: u64, seq: u32, packing: bool) -> (Rows, L
             }
         } else {
             let pieces = (start..end).step_by(seq as usize);
-            ranges.extend(pieces.map(|from| from..(from + seq + 1).min(end)));
+            let pieces = pieces.map(|from| from..(from + seq + 1).min(end));
+            // What remains of the last piece may be one token, which foretells nothing.
+            ranges.extend(pieces.filter(|piece| piece.end - piece.start > 1));
         }
     }
     ranges.retain(|range| range.end - range.start > 1);

@@ -60,12 +60,10 @@ impl Vocabulary {
             digest: blake3::hash(&bytes).to_hex().to_string(),
             path,
         };
-        // What a tokenizer puts around nothing is what it puts around everything.
-        let mut around = trained.encode("", true)?;
-        if around.last() == trained.end.as_ref() {
-            around.pop();
-        }
-        trained.begin = around;
+        // What a tokenizer puts before a text, whatever the text is.
+        let (bare, whole) = (trained.encode("a", false)?, trained.encode("a", true)?);
+        let at = whole.windows(bare.len().max(1)).position(|window| window == bare);
+        trained.begin = whole[..at.unwrap_or(0)].to_vec();
         Ok(Self::Trained(Box::new(trained)))
     }
 

@@ -3,8 +3,10 @@
 
 /// Values deep in each other that are followed.
 const DEPTH_MAX: usize = 64;
+/// Values of a pickle, copies included.
+const VALUES_MAX: usize = 1 << 24;
 /// Bytes of a pickle that are read.
-pub(super) const BYTES_MAX: u64 = 1 << 30;
+pub(super) const BYTES_MAX: u64 = 1 << 28;
 
 /// A value.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,6 +50,39 @@ impl Value {
         found.map(|(_, value)| value)
     }
 
+    /// Levels of values in it, and values in all, itself included.
+    fn size(&self) -> (usize, usize) {
+        let within = |values: &mut dyn Iterator<Item = &Self>| {
+            values.fold((0, 0), |(depth, count): (usize, usize), value| {
+                let (own_depth, own_count) = value.size();
+                (depth.max(own_depth), count + own_count)
+            })
+        };
+        let (depth, count) = match self {
+            Self::Tuple(items) | Self::List(items) => within(&mut items.iter()),
+            Self::Dict(entries) => {
+                within(&mut entries.iter().flat_map(|(key, value)| [key, value]))
+            }
+            _ => (0, 0),
+        };
+        (depth + 1, count + 1)
+    }
+
+    /// Whether there are more than `levels` levels of values in it; looks no deeper than that.
+    fn depth_beyond(&self, levels: usize) -> bool {
+        let Some(levels) = levels.checked_sub(1) else { return true };
+        match self {
+            // Only the first and the last are looked at where there are many: others were when they were last.
+            Self::Tuple(items) | Self::List(items) => {
+                items.first().into_iter().chain(items.last()).any(|item| item.depth_beyond(levels))
+            }
+            Self::Dict(entries) => {
+                entries.last().is_some_and(|(_, value)| value.depth_beyond(levels))
+            }
+            _ => false,
+        }
+    }
+
     fn integer(&self) -> Result<u64, String> {
         match self {
             Self::Int(number) => u64::try_from(*number).map_err(|_| format!("a size is {number}")),
@@ -66,7 +101,7 @@ impl Value {
 /// Reads a pickle.
 pub(super) fn parse(bytes: &[u8]) -> Result<Value, String> {
     let mut machine =
-        Machine { bytes, at: 0, stack: Vec::new(), marks: Vec::new(), memo: Vec::new() };
+        Machine { bytes, at: 0, stack: Vec::new(), marks: Vec::new(), memo: Vec::new(), values: 0 };
     machine.run()
 }
 
@@ -76,6 +111,8 @@ struct Machine<'a> {
     stack: Vec<Value>,
     marks: Vec<usize>,
     memo: Vec<Option<Value>>,
+    /// Values that were made of others so far.
+    values: usize,
 }
 
 impl Machine<'_> {
@@ -122,13 +159,17 @@ impl Machine<'_> {
         let start = self.stack.len().checked_sub(count).ok_or("a value is missing")?;
         let items = self.stack.split_off(start);
         self.stack.push(Value::Tuple(items));
-        Ok(())
+        self.check_depth()
     }
 
     fn remember(&mut self, index: u64) -> Result<(), String> {
-        let index = usize::try_from(index).ok().filter(|&index| index <= self.bytes.len());
+        // Numbers come in order; a gap would only take memory.
+        let index = usize::try_from(index).ok().filter(|&index| index <= self.memo.len() + 256);
         let index = index.ok_or("a reference is out of range")?;
         let value = self.top()?.clone();
+        // Containers are remembered before they are filled, so this is cheap for what torch writes.
+        let (_, count) = value.size();
+        self.count(count)?;
         if self.memo.len() <= index {
             self.memo.resize(index + 1, None);
         }
@@ -138,7 +179,26 @@ impl Machine<'_> {
 
     fn recall(&mut self, index: u64) -> Result<(), String> {
         let value = self.memo.get(index as usize).cloned().flatten();
-        self.stack.push(value.ok_or("a reference leads nowhere")?);
+        let value = value.ok_or("a reference leads nowhere")?;
+        self.count(value.size().1)?;
+        self.stack.push(value);
+        Ok(())
+    }
+
+    /// Counts values that were made, so that few bytes cannot become many of them.
+    fn count(&mut self, values: usize) -> Result<(), String> {
+        self.values += values;
+        if self.values > VALUES_MAX {
+            return Err("it has too many values".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Checks the depth of the value on top, which was put together just now.
+    fn check_depth(&mut self) -> Result<(), String> {
+        if self.top()?.depth_beyond(DEPTH_MAX) {
+            return Err("it is nested too deeply".to_owned());
+        }
         Ok(())
     }
 
@@ -150,7 +210,7 @@ impl Machine<'_> {
         while let (Some(key), Some(value)) = (items.next(), items.next()) {
             entries.push((key, value));
         }
-        Ok(())
+        self.check_depth()
     }
 
     fn append(&mut self, items: Vec<Value>) -> Result<(), String> {
@@ -158,7 +218,7 @@ impl Machine<'_> {
             return Err("items belong to no list".to_owned());
         };
         list.extend(items);
-        Ok(())
+        self.check_depth()
     }
 
     fn persistent(&mut self) -> Result<(), String> {
@@ -282,6 +342,7 @@ impl Machine<'_> {
                 b't' => {
                     let items = self.since_mark()?;
                     self.stack.push(Value::Tuple(items));
+                    self.check_depth()?;
                 }
                 0x85 => self.tuple(1)?,
                 0x86 => self.tuple(2)?,
@@ -449,6 +510,21 @@ mod tests {
                 _ => unreachable!(),
             })
         );
+    }
+
+    #[test]
+    fn few_bytes_cannot_become_much() {
+        // A tuple of itself twice, again and again.
+        let mut doubling = b"\x80\x02)".to_vec();
+        for _ in 0..60 {
+            doubling.extend(b"q\x00h\x00\x86");
+        }
+        assert!(parse(&doubling).is_err());
+        let mut nested = b"\x80\x02)".to_vec();
+        nested.resize(500_000, 0x85);
+        assert!(parse(&nested).unwrap_err().contains("nested"));
+        let gap = b"\x80\x02)r\xff\xff\xff\x0f.";
+        assert!(parse(gap).unwrap_err().contains("out of range"));
     }
 
     #[test]

@@ -91,9 +91,8 @@ impl OptimizerState {
                 .info(name)
                 .ok_or_else(|| wrong(path, format!("it has no tensor {name}")))?;
             let sizes: Vec<u64> = info.shape.iter().map(|&size| size as u64).collect();
-            if sizes.iter().product::<u64>() != shape.iter().product::<u64>()
-                || (sizes != shape && !shape.is_empty())
-            {
+            let one = |sizes: &[u64]| sizes.iter().all(|&size| size == 1);
+            if sizes != shape && !(shape.is_empty() && one(&sizes)) {
                 return Err(wrong(path, format!("{name} has the sizes {sizes:?}, not {shape:?}")));
             }
             let dtype = Stored::new(info.dtype)
@@ -248,17 +247,18 @@ fn steps(path: &Path, archive: &mut TorchFile, value: &Value) -> Result<u64> {
     match value {
         Value::Int(number) => whole(path, *number as f64),
         Value::Float(number) => whole(path, *number),
-        Value::Tensor(tensor) if tensor.shape.iter().product::<u64>() == 1 => {
+        Value::Tensor(tensor) if tensor.shape.iter().all(|&size| size == 1) => {
             let number = match tensor.kind.as_str() {
                 "LongStorage" => {
-                    let raw = archive.bytes(path, &tensor.key, 8 * tensor.offset, 8)?;
+                    let raw =
+                        archive.bytes(path, &tensor.key, tensor.offset.saturating_mul(8), 8)?;
                     raw.first_chunk().map_or(0.0, |bytes| i64::from_le_bytes(*bytes) as f64)
                 }
                 kind => {
                     let dtype = stored(path, kind)?;
                     let width = dtype.bytes();
-                    let raw =
-                        archive.bytes(path, &tensor.key, width * tensor.offset, width as usize)?;
+                    let at = tensor.offset.saturating_mul(width);
+                    let raw = archive.bytes(path, &tensor.key, at, width as usize)?;
                     let mut out = [0.0];
                     dtype.decode(&raw, &mut out);
                     f64::from(out[0])
@@ -302,6 +302,9 @@ fn place(
                 tensor.name, stored_tensor.shape, tensor.shape
             ),
         ));
+    }
+    if stored_tensor.stride.len() != stored_tensor.shape.len() {
+        return Err(wrong(path, format!("{name} of {} has no strides", tensor.name)));
     }
     let mut expected = 1;
     for (&size, &stride) in stored_tensor.shape.iter().zip(&stored_tensor.stride).rev() {

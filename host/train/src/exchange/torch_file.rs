@@ -69,7 +69,7 @@ impl TorchFile {
     /// Bytes of a small storage.
     pub fn bytes(&mut self, path: &Path, key: &str, offset: u64, bytes: usize) -> Result<Vec<u8>> {
         let (start, length) = self.storage(path, key)?;
-        if offset + bytes as u64 > length {
+        if offset.checked_add(bytes as u64).is_none_or(|end| end > length) {
             return Err(failed(path, format_args!("storage {key} has only {length} bytes")));
         }
         let mut out = vec![0; bytes];

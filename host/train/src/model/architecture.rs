@@ -189,6 +189,8 @@ pub struct Architecture {
     pub windows: Option<Windows>,
 }
 
+/// Most blocks: each has a dozen tensors, with names and places.
+pub(crate) const LAYERS_MAX: u32 = 1 << 16;
 /// Largest value of each size: keeps every product of sizes below 2^63.
 const SIZE_MAX: u32 = 1 << 24;
 
@@ -235,9 +237,10 @@ impl Architecture {
         ];
         let invalid = |text: String| Err(Error::Invalid(text));
         for (name, value) in sizes {
-            if value == 0 || value > SIZE_MAX {
+            let most = if name == "number of blocks" { LAYERS_MAX } else { SIZE_MAX };
+            if value == 0 || value > most {
                 return invalid(format!(
-                    "the model's {name} is {value}, which is not between 1 and {SIZE_MAX}"
+                    "the model's {name} is {value}, which is not between 1 and {most}"
                 ));
             }
         }

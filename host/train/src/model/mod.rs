@@ -12,6 +12,7 @@ mod shape;
 mod tensors;
 mod unit;
 
+pub(crate) use architecture::LAYERS_MAX;
 pub use architecture::{Activation, Architecture, Family, Rope, RopeScaling, Windows};
 pub use device::{parse_device, read_out};
 pub use documents::Documents;

@@ -1,6 +1,9 @@
 //! What a run would take, before anything is made.
 
+use std::os::unix::fs::MetadataExt;
+
 use nearfield_runtime::io::{BlockDevice, free_bytes};
+use nearfield_runtime::store::{holds_state, stored_layout};
 use nearfield_techniques::offload::{ActivationPlace, Blueprint, DeviceChoice, WeightsPlace};
 
 use super::options::TrainOptions;
@@ -20,8 +23,14 @@ const ALIGNMENT: u64 = 4096;
 pub struct DriveNeed {
     /// Bytes of the run's files.
     pub needed: u64,
-    /// Bytes that are free there, what an older run has included.
+    /// Bytes that are free there.
     pub free: u64,
+    /// Bytes of an older run that would be replaced, or of the same one that goes on.
+    pub replaced: u64,
+    /// Whether another run is there, and must not be replaced.
+    pub occupied: bool,
+    /// Number of the file system: directories on one share its room.
+    file_system: u64,
     /// Kernel names of the disks under it.
     pub disks: Vec<String>,
 }
@@ -55,6 +64,7 @@ impl DryRun {
     pub fn new(options: &TrainOptions) -> Result<Self> {
         options.validate()?;
         let (architecture, config) = options.model.read()?;
+        options.check_memory(&architecture)?;
         let device = parse_device(&options.compute)?;
         tch::set_num_threads(options.threads as i32);
         let dtype = options.offload.weights_dtype;
@@ -75,7 +85,11 @@ impl DryRun {
         };
         let units = unit_shapes(options, &model);
         let drives = options.drives.len() as u32;
-        let blueprint = Blueprint::new(&options.offload, &flat_model(&model)?, drives, &units)?;
+        let blueprint = if options.resume {
+            Blueprint::with_layout(stored_layout(&options.drives)?, &options.offload, &units)?
+        } else {
+            Blueprint::new(&options.offload, &flat_model(&model)?, drives, &units)?
+        };
         let needs = options.drives.iter().enumerate().map(|(drive, path)| {
             let needed = blueprint.drive_bytes(drive as u32, ALIGNMENT)?;
             // What an older run has becomes free when it is replaced; the same run needs nothing more.
@@ -91,7 +105,10 @@ impl DryRun {
                 .filter_map(|entry| Some(entry.metadata().ok()?.len()))
                 .sum();
             let disks = BlockDevice::of(path).ok().flatten().map_or_else(Vec::new, |d| d.disks);
-            Ok(DriveNeed { needed, free: free_bytes(path)? + old, disks })
+            let occupied = holds_state(path) && !options.resume && !options.overwrite;
+            let file_system = std::fs::metadata(path).map_or(0, |metadata| metadata.dev());
+            let free = free_bytes(path)?;
+            Ok(DriveNeed { needed, free, replaced: old, occupied, file_system, disks })
         });
         let needs = needs.collect::<Result<Vec<_>>>()?;
         let available = memory::available_bytes();
@@ -121,20 +138,23 @@ impl DryRun {
         let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
         let mut obstacles = Vec::new();
         for (number, (need, path)) in self.drives.iter().zip(&options.drives).enumerate() {
-            // Directories on one disk take their space together.
-            let together: u64 = self
-                .drives
-                .iter()
-                .filter(|other| !need.disks.is_empty() && other.disks == need.disks)
-                .map(|other| other.needed)
-                .sum();
-            if need.needed.max(together) > need.free {
+            if need.occupied {
                 obstacles.push(format!(
-                    "drive {number} ({}) needs {} and has {} free: use more drives or larger ones, \
-                     or --gradient-dtype bf16",
+                    "drive {number} ({}) holds the state of another run: --resume continues it, --overwrite replaces it",
+                    path.display()
+                ));
+            }
+            // Directories on one file system take its room together.
+            let same = |other: &&DriveNeed| other.file_system == need.file_system;
+            let needed: u64 = self.drives.iter().filter(same).map(|other| other.needed).sum();
+            let replaced: u64 = self.drives.iter().filter(same).map(|other| other.replaced).sum();
+            if needed > need.free + replaced {
+                obstacles.push(format!(
+                    "drive {number} ({}) needs {} with all that lies on its file system, and {} are free: use more \
+                     drives or larger ones, or --gradient-dtype bf16",
                     path.display(),
-                    gigabytes(need.needed.max(together)),
-                    gigabytes(need.free)
+                    gigabytes(needed),
+                    gigabytes(need.free + replaced)
                 ));
             }
         }

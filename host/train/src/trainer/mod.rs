@@ -43,8 +43,9 @@ struct Recorded {
     identity: Identity,
     scaler: ScalerState,
     skipped: u64,
-    /// Loss of the iteration.
-    loss: f64,
+    /// Loss of the iteration, where one was run.
+    #[serde(default)]
+    loss: Option<f64>,
 }
 
 /// What one iteration did.
@@ -161,7 +162,7 @@ impl Trainer {
                 let recorded = recorded(&recovered.blob)?;
                 identity.check(&recorded.identity)?;
                 scaler = Scaler::restore(options.loss_scale, recorded.scaler)?;
-                let loss = (recovered.iteration > 0).then_some(recorded.loss);
+                let loss = recorded.loss;
                 (engine, recovered.iteration, recorded.skipped, loss)
             }
             Some(start) => {
@@ -169,7 +170,7 @@ impl Trainer {
                     identity: identity.clone(),
                     scaler: scaler.state(),
                     skipped: 0,
-                    loss: 0.0,
+                    loss: None,
                 };
                 // A run that goes on elsewhere has done an iteration for each step.
                 let step = start.step();
@@ -378,7 +379,7 @@ impl Trainer {
             scaler: self.scaler.state(),
             skipped,
             // JSON has no infinity; a skipped iteration may have no loss.
-            loss: if not_a_loss { f64::MAX } else { report.loss },
+            loss: Some(if not_a_loss { f64::MAX } else { report.loss }),
         };
         let iteration = self.iteration + 1;
         if report.skipped {

@@ -52,6 +52,8 @@ pub(super) fn rehearse(options: &TrainOptions, architecture: &Architecture) -> R
     let units = unit_shapes(options, &model);
     let offload = OffloadOptions {
         system: System::Memory,
+        drive_weights: Vec::new(),
+        error_feedback: false,
         weights: WeightsPlace::Host,
         activations: ActivationPlace::Host,
         ..options.offload.clone()

@@ -14,6 +14,8 @@ use super::{MicroStep, UnitShape};
 use crate::offload::options::{ActivationPlace, Encoder, OffloadOptions, System, WeightsPlace};
 use crate::offload::plan::{Action, Plan, PlanBuilder};
 
+/// Outputs that are on a compute device at a time, beside those that stay there: one in use, one on its way.
+const OUTPUTS: usize = 2;
 /// Units whose weights are on a compute device at a time: one in use, one on its way.
 const WEIGHT_UNITS: usize = 2;
 
@@ -30,6 +32,7 @@ pub(super) fn plan(
         paging: Paging::new(layout, options, units),
         unit_loads: Vec::new(),
         output_uses: Vec::new(),
+        output_saves: Vec::new(),
         layout,
         options,
         units,
@@ -100,6 +103,8 @@ struct Planner<'a> {
     unit_loads: Vec<Vec<TaskId>>,
     /// Tasks after which each host buffer for outputs is free.
     output_uses: Vec<Vec<TaskId>>,
+    /// Copies of outputs from each device to host memory so far, by unit.
+    output_saves: Vec<Vec<TaskId>>,
     layout: &'a Layout,
     options: &'a OffloadOptions,
     units: &'a [UnitShape],
@@ -272,6 +277,8 @@ impl Planner<'_> {
                 loads.push(load);
                 let mut after = vec![load];
                 after.extend(earlier(&computed, 1, gpu));
+                // Outputs do not pile up on the device when they leave it slowly.
+                after.extend(earlier(&self.output_saves, OUTPUTS, gpu));
                 done.push(self.compute(unit, gpu, false, &after));
             }
             self.unit_loads.push(loads);
@@ -311,7 +318,8 @@ impl Planner<'_> {
                     loads.push(self.load_unit(unit, gpu, true, &free, &reads));
                 }
             }
-            let input = unit.checked_sub(1).map(|input| self.load_output(input, &saved[input]));
+            let input =
+                unit.checked_sub(1).map(|input| self.load_output(input, &saved[input], &computed));
             for gpu in 0..self.gpus() {
                 self.plan.graph.rank(gpu);
                 let mut after: Vec<TaskId> = loads.get(gpu as usize).copied().into_iter().collect();
@@ -378,6 +386,7 @@ impl Planner<'_> {
             saved.push(self.plan.task(d2h, op, action, label, &after));
         }
         self.plan.graph.rank(0);
+        self.output_saves.push(saved.clone());
         let Some(buffer) = buffer else { return saved };
         let written = if unit < self.paging.written {
             vec![self.page_output(unit, buffer, Direction::Write, &saved)]
@@ -428,7 +437,12 @@ impl Planner<'_> {
     }
 
     /// Brings a unit's output back to each compute device; returns the tasks after which it is there.
-    fn load_output(&mut self, unit: usize, saved: &[TaskId]) -> Vec<TaskId> {
+    fn load_output(
+        &mut self,
+        unit: usize,
+        saved: &[TaskId],
+        computed: &[Vec<TaskId>],
+    ) -> Vec<TaskId> {
         if self.options.activations == ActivationPlace::Device {
             return saved.to_vec();
         }
@@ -443,7 +457,10 @@ impl Planner<'_> {
             let label = format!("load output of {}", shape.name);
             let action = Action::LoadActivation { unit, buffer };
             let h2d = self.engines.gpus[gpu as usize].h2d;
-            loaded.push(self.plan.task(h2d, op, action, label, &there));
+            // Not ahead of the backward pass by more than one unit: each takes memory of the device.
+            let mut after = there.clone();
+            after.extend(earlier(computed, OUTPUTS, gpu));
+            loaded.push(self.plan.task(h2d, op, action, label, &after));
         }
         self.plan.graph.rank(0);
         if let Some(buffer) = buffer {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use nearfield_runtime::graph::{Op, Place, TaskId};
 
 use super::*;
-use crate::offload::options::{Encoder, System};
+use crate::offload::options::{ActivationPlace, Encoder, System};
 use crate::offload::placement::{FlatModel, TensorRun, layout};
 use crate::offload::plan::{Action, formulas};
 
@@ -172,5 +172,49 @@ fn without_overlap_a_unit_waits_until_the_gradients_of_the_last_have_left() {
             .iter()
             .filter(|task| matches!(plan.actions[task.index()], Action::Offload { unit: 2, .. }));
         assert_eq!(copies.count() > 0, !overlap);
+    }
+}
+
+/// In any order that the edges allow, no more outputs are loaded, or computed and not yet saved, than the device has room for.
+#[test]
+fn outputs_do_not_pile_up_on_the_device() {
+    let (model, mut units) = model();
+    let extra = UnitShape { gradients: Vec::new(), reads: Vec::new(), ..units[1].clone() };
+    units.splice(1..1, std::iter::repeat_n(extra, 6));
+    for activations in [ActivationPlace::Host, ActivationPlace::Drive] {
+        let options =
+            OffloadOptions { activations, subgroup_elements: 4096, ..OffloadOptions::default() };
+        let layout = layout(&model, &options, 2).unwrap();
+        let (plan, _) = plan(&layout, &options, &units, MicroStep::Offload).unwrap();
+        let tasks = plan.graph.tasks();
+        // Everything that must come before each task.
+        let mut before: Vec<std::collections::HashSet<usize>> = Vec::new();
+        for task in tasks {
+            let mut all = std::collections::HashSet::new();
+            for &other in plan.graph.predecessors(task.id) {
+                all.insert(other.index());
+                all.extend(before[other.index()].iter().copied());
+            }
+            before.push(all);
+        }
+        let find =
+            |wanted: Action| plan.actions.iter().position(|action| *action == wanted).unwrap();
+        let buffer = |unit: usize| match activations {
+            ActivationPlace::Drive => Some((unit % 3) as u32),
+            _ => None,
+        };
+        let last = units.len() - 1;
+        for unit in 0..last {
+            if unit + 3 <= last {
+                let load = find(Action::LoadActivation { unit, buffer: buffer(unit) });
+                let backward = find(Action::Backward { unit: unit + 3 });
+                assert!(before[load].contains(&backward), "{activations:?}: load of {unit}");
+            }
+            if unit >= 2 {
+                let forward = find(Action::Forward { unit });
+                let save = Action::SaveActivation { unit: unit - 2, buffer: buffer(unit - 2) };
+                assert!(before[forward].contains(&find(save)), "{activations:?}: unit {unit}");
+            }
+        }
     }
 }
