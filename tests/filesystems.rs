@@ -220,7 +220,7 @@ fn memory_and_overlays() {
 fn a_file_system_that_is_too_small_is_refused_and_one_that_fills_up_stops_nothing() {
     let Some(small) = Mounted::on_loop("ext4", 8, 512) else { return };
     let run = Run::new(&[small.drive("a")]);
-    let large = ["--steps", "2", "--hidden", "256"];
+    let large = ["--steps", "2", "--vocab", "40000"];
     failed_with(&run.train(&large), &["are needed", "free"]);
     assert!(
         fs::read_dir(small.drive("a"))
