@@ -42,7 +42,7 @@ enum Command {
     Report(report::ReportArgs),
     /// Compare what is simulated with measurements
     Validate(validate::ValidateArgs),
-    /// Look at the state on drives
+    /// Look at the state on drives, and take it elsewhere
     #[command(subcommand)]
     State(state::StateCommand),
 }

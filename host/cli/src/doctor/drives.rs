@@ -9,6 +9,7 @@ use nearfield_bench::probe::{self, Speed};
 use nearfield_runtime::io::BlockDevice;
 
 use super::finding::Finding;
+use super::link;
 use crate::values::human_bytes;
 
 /// Names of file systems by their magic numbers.
@@ -51,6 +52,10 @@ pub fn findings(drives: &[PathBuf], measure: bool) -> Vec<Finding> {
         match BlockDevice::of(drive) {
             Ok(Some(device)) => {
                 findings.push(disk(&name, &device));
+                // The last address is the drive itself, where it is an NVMe drive.
+                if let Some(address) = device.pci.last() {
+                    findings.extend(link::findings(&name, address));
+                }
                 for disk in &device.disks {
                     disks.entry(disk.clone()).or_default().push(number);
                 }

@@ -3,6 +3,7 @@
 mod compute;
 mod drives;
 mod finding;
+mod link;
 mod system;
 
 use std::path::PathBuf;
