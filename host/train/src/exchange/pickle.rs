@@ -4,7 +4,7 @@
 /// Values deep in each other that are followed.
 const DEPTH_MAX: usize = 64;
 /// Values of a pickle, copies included.
-const VALUES_MAX: usize = 1 << 24;
+const VALUES_MAX: usize = 1 << 22;
 /// Bytes of a pickle that are read.
 pub(super) const BYTES_MAX: u64 = 1 << 28;
 
@@ -50,39 +50,6 @@ impl Value {
         found.map(|(_, value)| value)
     }
 
-    /// Levels of values in it, and values in all, itself included.
-    fn size(&self) -> (usize, usize) {
-        let within = |values: &mut dyn Iterator<Item = &Self>| {
-            values.fold((0, 0), |(depth, count): (usize, usize), value| {
-                let (own_depth, own_count) = value.size();
-                (depth.max(own_depth), count + own_count)
-            })
-        };
-        let (depth, count) = match self {
-            Self::Tuple(items) | Self::List(items) => within(&mut items.iter()),
-            Self::Dict(entries) => {
-                within(&mut entries.iter().flat_map(|(key, value)| [key, value]))
-            }
-            _ => (0, 0),
-        };
-        (depth + 1, count + 1)
-    }
-
-    /// Whether there are more than `levels` levels of values in it; looks no deeper than that.
-    fn depth_beyond(&self, levels: usize) -> bool {
-        let Some(levels) = levels.checked_sub(1) else { return true };
-        match self {
-            // Only the first and the last are looked at where there are many: others were when they were last.
-            Self::Tuple(items) | Self::List(items) => {
-                items.first().into_iter().chain(items.last()).any(|item| item.depth_beyond(levels))
-            }
-            Self::Dict(entries) => {
-                entries.last().is_some_and(|(_, value)| value.depth_beyond(levels))
-            }
-            _ => false,
-        }
-    }
-
     fn integer(&self) -> Result<u64, String> {
         match self {
             Self::Int(number) => u64::try_from(*number).map_err(|_| format!("a size is {number}")),
@@ -101,18 +68,50 @@ impl Value {
 /// Reads a pickle.
 pub(super) fn parse(bytes: &[u8]) -> Result<Value, String> {
     let mut machine =
-        Machine { bytes, at: 0, stack: Vec::new(), marks: Vec::new(), memo: Vec::new(), values: 0 };
+        Machine { bytes, at: 0, stack: Vec::new(), marks: Vec::new(), memo: Vec::new(), copied: 0 };
     machine.run()
 }
 
 struct Machine<'a> {
     bytes: &'a [u8],
     at: usize,
-    stack: Vec<Value>,
+    stack: Vec<Entry>,
     marks: Vec<usize>,
-    memo: Vec<Option<Value>>,
-    /// Values that were made of others so far.
-    values: usize,
+    memo: Vec<Option<Entry>>,
+    /// Values that were copied so far.
+    copied: usize,
+}
+
+/// A value, with what keeps it small.
+#[derive(Debug, Clone)]
+struct Entry {
+    value: Value,
+    /// Levels of values in it, itself included.
+    depth: usize,
+    /// Values in it, itself included.
+    count: usize,
+}
+
+impl Entry {
+    /// A value that holds no others.
+    fn plain(value: Value) -> Self {
+        Self { value, depth: 1, count: 1 }
+    }
+
+    /// Takes in what `items` have; fails where that is too deep.
+    fn holds(&mut self, items: &[Self]) -> Result<(), String> {
+        let depth = items.iter().map(|item| item.depth).max().unwrap_or(0);
+        self.depth = self.depth.max(depth + 1);
+        self.count += items.iter().map(|item| item.count).sum::<usize>();
+        if self.depth > DEPTH_MAX {
+            return Err("it is nested too deeply".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn values(items: Vec<Entry>) -> Vec<Value> {
+    items.into_iter().map(|item| item.value).collect()
 }
 
 impl Machine<'_> {
@@ -142,83 +141,95 @@ impl Machine<'_> {
         String::from_utf8(piece).map(Value::Text).map_err(|_| "a text is no UTF-8".to_owned())
     }
 
-    fn pop(&mut self) -> Result<Value, String> {
+    fn push(&mut self, value: Value) {
+        self.stack.push(Entry::plain(value));
+    }
+
+    fn pop_entry(&mut self) -> Result<Entry, String> {
         self.stack.pop().ok_or_else(|| "a value is missing".to_owned())
     }
 
-    fn top(&mut self) -> Result<&mut Value, String> {
+    fn pop(&mut self) -> Result<Value, String> {
+        Ok(self.pop_entry()?.value)
+    }
+
+    fn top(&mut self) -> Result<&mut Entry, String> {
         self.stack.last_mut().ok_or_else(|| "a value is missing".to_owned())
     }
 
-    fn since_mark(&mut self) -> Result<Vec<Value>, String> {
+    fn since_mark(&mut self) -> Result<Vec<Entry>, String> {
         let mark = self.marks.pop().filter(|&mark| mark <= self.stack.len());
         Ok(self.stack.split_off(mark.ok_or("a mark is missing")?))
+    }
+
+    fn push_tuple(&mut self, items: Vec<Entry>) -> Result<(), String> {
+        let mut tuple = Entry::plain(Value::None);
+        tuple.holds(&items)?;
+        tuple.value = Value::Tuple(values(items));
+        self.stack.push(tuple);
+        Ok(())
     }
 
     fn tuple(&mut self, count: usize) -> Result<(), String> {
         let start = self.stack.len().checked_sub(count).ok_or("a value is missing")?;
         let items = self.stack.split_off(start);
-        self.stack.push(Value::Tuple(items));
-        self.check_depth()
+        self.push_tuple(items)
+    }
+
+    /// Counts values that are copied, so that few bytes cannot become many of them.
+    fn count(&mut self, values: usize) -> Result<(), String> {
+        self.copied = self.copied.saturating_add(values);
+        if self.copied > VALUES_MAX {
+            return Err("it has too many values".to_owned());
+        }
+        Ok(())
     }
 
     fn remember(&mut self, index: u64) -> Result<(), String> {
         // Numbers come in order; a gap would only take memory.
         let index = usize::try_from(index).ok().filter(|&index| index <= self.memo.len() + 256);
         let index = index.ok_or("a reference is out of range")?;
-        let value = self.top()?.clone();
         // Containers are remembered before they are filled, so this is cheap for what torch writes.
-        let (_, count) = value.size();
+        let count = self.top()?.count;
         self.count(count)?;
+        let entry = self.top()?.clone();
         if self.memo.len() <= index {
             self.memo.resize(index + 1, None);
         }
-        self.memo[index] = Some(value);
+        self.memo[index] = Some(entry);
         Ok(())
     }
 
     fn recall(&mut self, index: u64) -> Result<(), String> {
-        let value = self.memo.get(index as usize).cloned().flatten();
-        let value = value.ok_or("a reference leads nowhere")?;
-        self.count(value.size().1)?;
-        self.stack.push(value);
+        let known = self.memo.get(index as usize).and_then(Option::as_ref);
+        let count = known.map(|entry| entry.count).ok_or("a reference leads nowhere")?;
+        self.count(count)?;
+        let entry = self.memo.get(index as usize).cloned().flatten();
+        self.stack.push(entry.ok_or("a reference leads nowhere")?);
         Ok(())
     }
 
-    /// Counts values that were made, so that few bytes cannot become many of them.
-    fn count(&mut self, values: usize) -> Result<(), String> {
-        self.values += values;
-        if self.values > VALUES_MAX {
-            return Err("it has too many values".to_owned());
-        }
-        Ok(())
-    }
-
-    /// Checks the depth of the value on top, which was put together just now.
-    fn check_depth(&mut self) -> Result<(), String> {
-        if self.top()?.depth_beyond(DEPTH_MAX) {
-            return Err("it is nested too deeply".to_owned());
-        }
-        Ok(())
-    }
-
-    fn set_items(&mut self, items: Vec<Value>) -> Result<(), String> {
-        let Value::Dict(entries) = self.top()? else {
+    fn set_items(&mut self, items: Vec<Entry>) -> Result<(), String> {
+        let top = self.top()?;
+        top.holds(&items)?;
+        let Value::Dict(entries) = &mut top.value else {
             return Err("entries belong to no dictionary".to_owned());
         };
-        let mut items = items.into_iter();
+        let mut items = values(items).into_iter();
         while let (Some(key), Some(value)) = (items.next(), items.next()) {
             entries.push((key, value));
         }
-        self.check_depth()
+        Ok(())
     }
 
-    fn append(&mut self, items: Vec<Value>) -> Result<(), String> {
-        let Value::List(list) = self.top()? else {
+    fn append(&mut self, items: Vec<Entry>) -> Result<(), String> {
+        let top = self.top()?;
+        top.holds(&items)?;
+        let Value::List(list) = &mut top.value else {
             return Err("items belong to no list".to_owned());
         };
-        list.extend(items);
-        self.check_depth()
+        list.extend(values(items));
+        Ok(())
     }
 
     fn persistent(&mut self) -> Result<(), String> {
@@ -228,7 +239,7 @@ impl Machine<'_> {
         match &items[..] {
             [Value::Text(what), Value::Global(kind), Value::Text(key), ..] if what == "storage" => {
                 let kind = kind.strip_prefix("torch ").unwrap_or(kind).to_owned();
-                self.stack.push(Value::Storage { kind, key: key.clone() });
+                self.push(Value::Storage { kind, key: key.clone() });
                 Ok(())
             }
             _ => Err("a storage is described in a way that is not known".to_owned()),
@@ -254,7 +265,7 @@ impl Machine<'_> {
             }),
             _ => return Err(format!("it asks for {name:?}, which is not read")),
         };
-        self.stack.push(made);
+        self.push(made);
         Ok(())
     }
 
@@ -265,23 +276,23 @@ impl Machine<'_> {
                 0x80 => drop(self.take(1)?),
                 0x95 => drop(self.take(8)?),
                 b'(' => self.marks.push(self.stack.len()),
-                b'}' => self.stack.push(Value::Dict(Vec::new())),
-                b']' => self.stack.push(Value::List(Vec::new())),
-                b')' => self.stack.push(Value::Tuple(Vec::new())),
-                b'N' => self.stack.push(Value::None),
-                0x88 => self.stack.push(Value::Bool(true)),
-                0x89 => self.stack.push(Value::Bool(false)),
+                b'}' => self.push(Value::Dict(Vec::new())),
+                b']' => self.push(Value::List(Vec::new())),
+                b')' => self.push(Value::Tuple(Vec::new())),
+                b'N' => self.push(Value::None),
+                0x88 => self.push(Value::Bool(true)),
+                0x89 => self.push(Value::Bool(false)),
                 b'K' => {
                     let number = self.number(1)?;
-                    self.stack.push(Value::Int(number as i64));
+                    self.push(Value::Int(number as i64));
                 }
                 b'M' => {
                     let number = self.number(2)?;
-                    self.stack.push(Value::Int(number as i64));
+                    self.push(Value::Int(number as i64));
                 }
                 b'J' => {
                     let number = self.number(4)? as u32 as i32;
-                    self.stack.push(Value::Int(i64::from(number)));
+                    self.push(Value::Int(i64::from(number)));
                 }
                 0x8a => {
                     let length = self.number(1)? as usize;
@@ -294,31 +305,31 @@ impl Machine<'_> {
                     }
                     self.at -= length;
                     let number = self.number(length)?;
-                    self.stack.push(Value::Int(number as i64));
+                    self.push(Value::Int(number as i64));
                 }
                 b'G' => {
                     let piece = self.take(8)?;
                     let mut raw = [0; 8];
                     raw.copy_from_slice(piece);
-                    self.stack.push(Value::Float(f64::from_be_bytes(raw)));
+                    self.push(Value::Float(f64::from_be_bytes(raw)));
                 }
                 b'X' => {
                     let length = self.number(4)? as usize;
                     let text = self.text(length)?;
-                    self.stack.push(text);
+                    self.push(text);
                 }
                 0x8c => {
                     let length = self.number(1)? as usize;
                     let text = self.text(length)?;
-                    self.stack.push(text);
+                    self.push(text);
                 }
                 b'c' => {
                     let (module, name) = (self.line()?, self.line()?);
-                    self.stack.push(Value::Global(format!("{module} {name}")));
+                    self.push(Value::Global(format!("{module} {name}")));
                 }
                 0x93 => match (self.pop()?, self.pop()?) {
                     (Value::Text(name), Value::Text(module)) => {
-                        self.stack.push(Value::Global(format!("{module} {name}")));
+                        self.push(Value::Global(format!("{module} {name}")));
                     }
                     _ => return Err("a name is no text".to_owned()),
                 },
@@ -341,15 +352,14 @@ impl Machine<'_> {
                 }
                 b't' => {
                     let items = self.since_mark()?;
-                    self.stack.push(Value::Tuple(items));
-                    self.check_depth()?;
+                    self.push_tuple(items)?;
                 }
                 0x85 => self.tuple(1)?,
                 0x86 => self.tuple(2)?,
                 0x87 => self.tuple(3)?,
                 b's' => {
-                    let value = self.pop()?;
-                    let key = self.pop()?;
+                    let value = self.pop_entry()?;
+                    let key = self.pop_entry()?;
                     self.set_items(vec![key, value])?;
                 }
                 b'u' => {
@@ -357,7 +367,7 @@ impl Machine<'_> {
                     self.set_items(items)?;
                 }
                 b'a' => {
-                    let item = self.pop()?;
+                    let item = self.pop_entry()?;
                     self.append(vec![item])?;
                 }
                 b'e' => {
