@@ -1,17 +1,15 @@
 //! Copies of the files of a drive: for snapshots, and back.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::create::{STATE_FILES, distinct};
 use super::lock::DriveLock;
+use super::room::{Wanted, check_room, file_system, flush_directory, remove_state, state_bytes};
 use super::superblock::{LAYOUT_FILE, SUPERBLOCK_FILE};
 use crate::error::{Error, Result};
-use crate::io::free_bytes;
 
 /// Bytes copied at a time.
 const BLOCK_BYTES: usize = 8 << 20;
@@ -39,7 +37,8 @@ pub fn copy_state(from: &[PathBuf], to: &[PathBuf]) -> Result<Copied> {
     let all: Vec<PathBuf> = from.iter().chain(to).cloned().collect();
     distinct(&all)?;
     let locks = to.iter().map(|to| DriveLock::exclusive(to)).collect::<Result<Vec<_>>>()?;
-    check_room(from, to)?;
+    let wanted = from.iter().zip(to).map(|(from, to)| wanted(from, to));
+    check_room(wanted.collect::<Result<Vec<_>>>()?)?;
     let mut copied = Copied::default();
     for (from, to) in from.iter().zip(to) {
         let one = copy_drive(from, to)?;
@@ -50,31 +49,11 @@ pub fn copy_state(from: &[PathBuf], to: &[PathBuf]) -> Result<Copied> {
     Ok(copied)
 }
 
-/// Room is needed on each file system for all drives on it together; what is replaced counts as free. Files that could share their
-/// blocks need none, which is only known once it is tried: they are not asked for.
-fn check_room(from: &[PathBuf], to: &[PathBuf]) -> Result<()> {
-    let device = |path: &Path| {
-        let metadata = std::fs::metadata(path);
-        metadata
-            .map(|metadata| metadata.dev())
-            .map_err(|source| Error::io("open", path, 0, 0, source))
-    };
-    let mut by_device: HashMap<u64, (PathBuf, u64, u64)> = HashMap::new();
-    for (from, to) in from.iter().zip(to) {
-        let target = device(to)?;
-        let entry = by_device.entry(target).or_insert_with(|| (to.clone(), MARGIN, 0));
-        if device(from)? != target {
-            entry.1 += state_bytes(from);
-        }
-        entry.2 += state_bytes(to);
-    }
-    for (path, needed, replaced) in by_device.into_values() {
-        let available = free_bytes(&path)? + replaced;
-        if needed > available {
-            return Err(Error::NoSpace { path, needed, available });
-        }
-    }
-    Ok(())
+/// What a copy needs. Files on one file system may be able to share their blocks, which is only known once it is tried: nothing is
+/// asked for them.
+fn wanted<'a>(from: &Path, to: &'a Path) -> Result<Wanted<'a>> {
+    let bytes = if file_system(from)? == file_system(to)? { 0 } else { state_bytes(from) };
+    Ok(Wanted { directory: to, bytes: bytes + MARGIN })
 }
 
 fn copy_drive(from: &Path, to: &Path) -> Result<Copied> {
@@ -83,21 +62,9 @@ fn copy_drive(from: &Path, to: &Path) -> Result<Copied> {
         .filter(|name| from.join(name).is_file() && ![SUPERBLOCK_FILE, LAYOUT_FILE].contains(name))
         .collect();
     names.extend([LAYOUT_FILE, SUPERBLOCK_FILE]);
-    let flush = || {
-        let flush = File::open(to).and_then(|directory| directory.sync_all());
-        flush.map_err(|source| Error::io("flush", to, 0, 0, source))
-    };
-    for name in STATE_FILES {
-        let path = to.join(name);
-        match std::fs::remove_file(&path) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::io("remove", &path, 0, 0, source));
-            }
-            _ => {}
-        }
-    }
+    remove_state(to)?;
     // An old superblock must not come back beside new data.
-    flush()?;
+    flush_directory(to)?;
     let mut copied = Copied::default();
     for name in names {
         let (source, target) = (from.join(name), to.join(name));
@@ -117,7 +84,7 @@ fn copy_drive(from: &Path, to: &Path) -> Result<Copied> {
         copy.sync_all().map_err(|cause| error("flush", cause))?;
         copied.bytes += bytes;
     }
-    flush()?;
+    flush_directory(to)?;
     Ok(copied)
 }
 
@@ -130,12 +97,6 @@ fn plain(from: &mut File, to: &mut File) -> std::io::Result<()> {
         }
         to.write_all(&block[..length])?;
     }
-}
-
-/// Bytes of the files of the state in `directory`; 0 where there is none.
-pub fn state_bytes(directory: &Path) -> u64 {
-    let sizes = STATE_FILES.iter().filter_map(|name| directory.join(name).metadata().ok());
-    sizes.map(|metadata| metadata.len()).sum()
 }
 
 /// Whether a directory holds the state of a run.

@@ -14,11 +14,12 @@ use super::geometry::{
 };
 use super::journal::StepRecord;
 use super::lock::DriveLock;
+use super::room::{Wanted, check_room, flush_directory, remove_state};
 use super::superblock::{
     LAYOUT_FILE, RunId, SUPERBLOCK_FILE, StateSpec, Superblock, encode_layout,
 };
 use crate::error::{Error, Result};
-use crate::io::{IoEngine, OpenMode, free_bytes};
+use crate::io::{IoEngine, OpenMode};
 use crate::types::DType;
 
 /// Everything that a run leaves in a drive directory, the superblock first.
@@ -163,28 +164,12 @@ fn refuse_other_run(dir: &Path, overwrite: bool) -> Result<()> {
     })
 }
 
-/// Space is needed for all drives that lie on one file system together; what is replaced counts as free.
+/// Checks that there is room for a run on its drives.
 pub(super) fn check_space(dirs: &[PathBuf], spec: &StateSpec) -> Result<()> {
-    let mut by_device: HashMap<u64, (PathBuf, u64, u64)> = HashMap::new();
-    for (drive, dir) in dirs.iter().enumerate() {
-        let device =
-            std::fs::metadata(dir).map_err(|source| Error::io("open", dir, 0, 0, source))?.dev();
-        let replaced: u64 = STATE_FILES
-            .iter()
-            .filter_map(|name| std::fs::metadata(dir.join(name)).ok())
-            .map(|metadata| metadata.blocks() * 512)
-            .sum();
-        let entry = by_device.entry(device).or_insert_with(|| (dir.clone(), 0, 0));
-        entry.1 += bytes_on_drive(spec, drive as u32, 4096)?;
-        entry.2 += replaced;
-    }
-    for (path, needed, replaced) in by_device.into_values() {
-        let available = free_bytes(&path)? + replaced;
-        if needed > available {
-            return Err(Error::NoSpace { path, needed, available });
-        }
-    }
-    Ok(())
+    let wanted = (0..).zip(dirs).map(|(drive, directory)| {
+        Ok(Wanted { directory, bytes: bytes_on_drive(spec, drive, 4096)? })
+    });
+    check_room(wanted.collect::<Result<Vec<_>>>()?)
 }
 
 fn make(
@@ -196,15 +181,7 @@ fn make(
     run: RunId,
     durability: Durability,
 ) -> Result<DriveStore> {
-    for name in STATE_FILES {
-        let path = dir.join(name);
-        match std::fs::remove_file(&path) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::io("remove", &path, 0, 0, source));
-            }
-            _ => {}
-        }
-    }
+    remove_state(dir)?;
     let alignment = engine.open(&dir.join(JOURNAL_FILE), OpenMode::Create)?.alignment();
     let geometry = Geometry::new(&spec, drive, alignment)?;
     let files = Files::open(engine, dir, &geometry, || OpenMode::Create)?;
@@ -253,5 +230,5 @@ fn put(dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
         .and_then(|()| file.sync_all())
         .map_err(|source| error("write", source))?;
     std::fs::rename(&temporary, &path).map_err(|source| error("rename", source))?;
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|source| error("flush", source))
+    flush_directory(dir)
 }

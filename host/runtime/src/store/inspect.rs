@@ -10,6 +10,7 @@ use super::drive::{DriveStore, Durability};
 use super::journal::RecordKind;
 use super::open::{Loaded, load};
 use super::read::StoredArray;
+use super::reader::StateReader;
 use super::superblock::GradientFormat;
 use crate::error::{Error, Result};
 use crate::io::{IoEngine, IoOptions};
@@ -213,12 +214,5 @@ pub fn digest<'a>(stores: impl IntoIterator<Item = &'a DriveStore>) -> Result<St
 /// # Errors
 /// As [`digest`]; an update that was cut short must be completed first.
 pub fn digest_of(dirs: &[PathBuf]) -> Result<String> {
-    let loaded = at_rest(dirs)?;
-    if loaded.recovered().redo.is_some() {
-        return Err(Error::Drives {
-            what: format!("the update of step {} was cut short", loaded.recovered().step),
-            remedy: "complete it with nearfield train --resume, then ask again".into(),
-        });
-    }
-    digest(&loaded.stores)
+    StateReader::open(dirs)?.digest()
 }

@@ -28,12 +28,13 @@ mod open;
 mod read;
 mod reader;
 mod recovery;
+mod room;
 mod slots;
 mod superblock;
 #[cfg(test)]
 mod tests;
 
-pub use copy::{Copied, copy_state, holds_state, state_bytes};
+pub use copy::{Copied, copy_state, holds_state};
 pub use create::{Creation, create};
 pub use digest::StateDigest;
 pub use drive::{DriveStore, Durability};
@@ -48,5 +49,6 @@ pub use open::open;
 pub use read::StoredArray;
 pub use reader::StateReader;
 pub use recovery::{Recovered, Redo};
+pub use room::state_bytes;
 pub use slots::{SlotMove, SlotState};
 pub use superblock::{GradientFormat, RunId, StateSpec, Superblock};

@@ -7,6 +7,9 @@ use crate::io::DriveFile;
 use crate::kernels::{Isa, checksum};
 use crate::types::Variable;
 
+/// fp32 elements of a page: direct I/O reads whole ones.
+const PAGE_ELEMENTS: u64 = 1024;
+
 /// One array of a part as it lies on a drive.
 #[derive(Debug, Clone, Copy)]
 pub struct StoredArray<'a> {
@@ -81,6 +84,34 @@ impl DriveStore {
             bytes: self.spec().layout.padded(part) * 4,
             checksum: info.checksum,
         }))
+    }
+
+    /// Reads elements `[first, first + elements)` of an fp32 array in pieces that fit `scratch`, whole pages at a time. `visit` gets
+    /// each piece with its first element. Nothing is compared with a checksum, which covers the whole array.
+    ///
+    /// # Errors
+    /// What the drive or `visit` reports.
+    pub fn read_elements(
+        &self,
+        array: &StoredArray,
+        first: u64,
+        elements: u64,
+        scratch: &mut [u8],
+        visit: &mut dyn FnMut(u64, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let room = scratch.len() as u64 / 4;
+        let (mut next, end) = (first, first + elements);
+        while next < end {
+            let from = next / PAGE_ELEMENTS * PAGE_ELEMENTS;
+            let count = room.min((end - from).next_multiple_of(PAGE_ELEMENTS));
+            let piece = &mut scratch[..4 * count as usize];
+            self.engine().read(array.file, array.offset + 4 * from, piece)?;
+            let last = (from + count).min(end);
+            let wanted = (next - from) as usize..(last - from) as usize;
+            visit(next, &bytemuck::cast_slice::<u8, f32>(piece)[wanted])?;
+            next = last;
+        }
+        Ok(())
     }
 
     /// Reads an array in pieces as long as `scratch` and returns the sum of what was read. `visit` gets each

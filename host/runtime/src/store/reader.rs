@@ -12,9 +12,6 @@ use crate::layout::Layout;
 use crate::memory::Region;
 use crate::types::{HyperParameters, Optimizer, Variable};
 
-/// fp32 elements of a page: direct I/O reads whole ones.
-const PAGE: u64 = 1024;
-
 /// Master weights and moments on drives that no run is using.
 pub struct StateReader {
     loaded: Loaded,
@@ -98,7 +95,6 @@ impl StateReader {
             )));
         }
         let mut memory = self.scratch.lock();
-        let room = memory.len() as u64 / 4;
         for part in layout.overlapping(first, out.len() as u64) {
             let run = layout.parts[part];
             let store = &self.loaded.stores[run.drive as usize];
@@ -111,20 +107,14 @@ impl StateReader {
                         variable.name()
                     ))
                 })?;
-            let mut next = first.max(run.start);
-            let last = end.min(run.end());
-            while next < last {
-                let from = (next - run.start) / PAGE * PAGE;
-                let count = room.min((last - run.start - from).next_multiple_of(PAGE));
-                let piece = &mut memory[..4 * count as usize];
-                store.engine().read(array.file, array.offset + 4 * from, piece)?;
-                let until = (run.start + from + count).min(last);
-                let skip = (next - run.start - from) as usize;
-                let length = (until - next) as usize;
-                let to = (next - first) as usize;
-                out[to..to + length].copy_from_slice(&memory.as_f32()[skip..skip + length]);
-                next = until;
-            }
+            let (from, to) = (first.max(run.start), end.min(run.end()));
+            let target = &mut out[(from - first) as usize..(to - first) as usize];
+            let start = from - run.start;
+            store.read_elements(array, start, to - from, &mut memory, &mut |at, values| {
+                let at = (at - start) as usize;
+                target[at..at + values.len()].copy_from_slice(values);
+                Ok(())
+            })?;
         }
         Ok(())
     }

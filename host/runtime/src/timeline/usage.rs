@@ -68,21 +68,29 @@ impl Timeline {
             .collect()
     }
 
-    /// Use of each resource that had a task.
-    pub fn utilisation(&self, graph: &Graph) -> Vec<ResourceUse> {
-        let total = self.seconds();
-        let mut intervals: Vec<Vec<(f64, f64)>> = vec![Vec::new(); graph.resources().len()];
-        let mut bytes = vec![0; graph.resources().len()];
+    /// When each resource of `graph` had a task, by resource, in the order of tasks.
+    fn intervals(&self, graph: &Graph) -> Vec<Vec<(f64, f64)>> {
+        let mut intervals = vec![Vec::new(); graph.resources().len()];
         for task in graph.tasks() {
             let ResourceId(index) = task.resource;
             let span = self.span(task.id);
             intervals[index as usize].push((span.start_seconds, span.end_seconds));
+        }
+        intervals
+    }
+
+    /// Use of each resource that had a task.
+    pub fn utilisation(&self, graph: &Graph) -> Vec<ResourceUse> {
+        let total = self.seconds();
+        let mut bytes = vec![0; graph.resources().len()];
+        for task in graph.tasks() {
+            let ResourceId(index) = task.resource;
             bytes[index as usize] += task.op.bytes();
         }
         graph
             .resources()
             .iter()
-            .zip(intervals)
+            .zip(self.intervals(graph))
             .zip(bytes)
             .filter(|((_, intervals), _)| !intervals.is_empty())
             .map(|((resource, intervals), bytes)| {
@@ -121,15 +129,8 @@ impl BusyOverTime {
 
     /// Adds a timeline that begins `offset` seconds from the start.
     pub fn add(&mut self, graph: &Graph, timeline: &Timeline, offset: f64) {
-        let mut intervals: Vec<Vec<(f64, f64)>> = vec![Vec::new(); graph.resources().len()];
-        for task in graph.tasks() {
-            let ResourceId(index) = task.resource;
-            let span = timeline.span(task.id);
-            intervals[index as usize]
-                .push((span.start_seconds + offset, span.end_seconds + offset));
-        }
         let piece = self.seconds / self.pieces as f64;
-        for (resource, intervals) in graph.resources().iter().zip(intervals) {
+        for (resource, intervals) in graph.resources().iter().zip(timeline.intervals(graph)) {
             if intervals.is_empty() {
                 continue;
             }
@@ -139,6 +140,7 @@ impl BusyOverTime {
                 self.resources.len() - 1
             });
             for (start, end) in union(intervals) {
+                let (start, end) = (start + offset, end + offset);
                 let first = ((start / piece) as usize).min(self.pieces - 1);
                 let last = ((end / piece) as usize).min(self.pieces - 1);
                 for index in first..=last {

@@ -198,8 +198,6 @@ struct DriveWeights<'a>(&'a OffloadEngine);
 
 impl WeightSource for DriveWeights<'_> {
     fn copy_out(&self, first_element: u64, out: &mut [u8]) -> Result<()> {
-        /// fp32 elements of a page.
-        const PAGE: u64 = 1024;
         let engine = self.0;
         let dtype = engine.options.weights_dtype;
         let width = dtype.bytes();
@@ -209,21 +207,21 @@ impl WeightSource for DriveWeights<'_> {
             let owner = engine.drive(run.drive);
             let arrays = owner.store.stored_state(part)?;
             let mut memory = owner.weight_reads[0].lock();
-            let room = memory.len() as u64 / 4;
-            let mut next = first_element.max(run.start);
-            let end = (first_element + elements).min(run.end());
-            while next < end {
-                let from = (next - run.start) / PAGE * PAGE;
-                let count = room.min((end - run.start - from).next_multiple_of(PAGE));
-                let piece = &mut memory[..4 * count as usize];
-                owner.store.engine().read(arrays[0].file, arrays[0].offset + 4 * from, piece)?;
-                let last = (run.start + from + count).min(end);
-                let skip = (next - run.start - from) as usize;
-                let values = &memory.as_f32()[skip..skip + (last - next) as usize];
-                let to = ((next - first_element) * width) as usize;
-                round_into(dtype, values, &mut out[to..to + values.len() * width as usize]);
-                next = last;
-            }
+            let (from, to) =
+                (first_element.max(run.start), (first_element + elements).min(run.end()));
+            let start = from - run.start;
+            let target = &mut out[((from - first_element) * width) as usize..];
+            owner.store.read_elements(
+                &arrays[0],
+                start,
+                to - from,
+                &mut memory,
+                &mut |at, values| {
+                    let at = ((at - start) * width) as usize;
+                    round_into(dtype, values, &mut target[at..at + values.len() * width as usize]);
+                    Ok(())
+                },
+            )?;
         }
         Ok(())
     }

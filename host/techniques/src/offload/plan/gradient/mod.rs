@@ -1,6 +1,7 @@
 //! The gradient graph: forward, backward, and each gradient's way to its drive
 //! (Smart-Infinity, section 2; block streaming as in ZeRO-Infinity).
 
+mod outputs;
 mod paging;
 mod planner;
 mod staging;

@@ -8,14 +8,13 @@ use nearfield_runtime::graph::{
 use nearfield_runtime::layout::Layout;
 use nearfield_runtime::{Result, codec};
 
+use super::outputs::OUTPUTS;
 use super::paging::Paging;
 use super::staging::{Staging, arrivals};
 use super::{MicroStep, UnitShape};
 use crate::offload::options::{ActivationPlace, Encoder, OffloadOptions, System, WeightsPlace};
 use crate::offload::plan::{Action, Plan, PlanBuilder};
 
-/// Outputs that are on a compute device at a time, beside those that stay there: one in use, one on its way.
-const OUTPUTS: usize = 2;
 /// Units whose weights are on a compute device at a time: one in use, one on its way.
 const WEIGHT_UNITS: usize = 2;
 
@@ -48,19 +47,19 @@ pub(super) fn plan(
 }
 
 /// The engines of one compute device.
-struct Gpu {
-    h2d: ResourceId,
-    d2h: ResourceId,
-    compute: ResourceId,
+pub(super) struct Gpu {
+    pub(super) h2d: ResourceId,
+    pub(super) d2h: ResourceId,
+    pub(super) compute: ResourceId,
     /// Transfers among compute devices, where there are several.
-    peers: Option<ResourceId>,
+    pub(super) peers: Option<ResourceId>,
 }
 
-struct Engines {
-    gpus: Vec<Gpu>,
-    cpu: ResourceId,
-    read: Vec<ResourceId>,
-    write: Vec<ResourceId>,
+pub(super) struct Engines {
+    pub(super) gpus: Vec<Gpu>,
+    pub(super) cpu: ResourceId,
+    pub(super) read: Vec<ResourceId>,
+    pub(super) write: Vec<ResourceId>,
 }
 
 impl Engines {
@@ -97,22 +96,22 @@ fn drive_engines(builder: &mut GraphBuilder, drives: u32, name: &str) -> Vec<Res
     (0..drives).map(&mut engine).collect()
 }
 
-struct Planner<'a> {
-    paging: Paging,
+pub(super) struct Planner<'a> {
+    pub(super) paging: Paging,
     /// Loads of units to compute devices so far, of each pass of a unit: after them its host buffer is free.
-    unit_loads: Vec<Vec<TaskId>>,
+    pub(super) unit_loads: Vec<Vec<TaskId>>,
     /// Tasks after which each host buffer for outputs is free.
-    output_uses: Vec<Vec<TaskId>>,
+    pub(super) output_uses: Vec<Vec<TaskId>>,
     /// Copies of outputs from each device to host memory so far, by unit.
-    output_saves: Vec<Vec<TaskId>>,
-    layout: &'a Layout,
-    options: &'a OffloadOptions,
-    units: &'a [UnitShape],
-    engines: Engines,
-    staging: Staging,
-    plan: PlanBuilder,
+    pub(super) output_saves: Vec<Vec<TaskId>>,
+    pub(super) layout: &'a Layout,
+    pub(super) options: &'a OffloadOptions,
+    pub(super) units: &'a [UnitShape],
+    pub(super) engines: Engines,
+    pub(super) staging: Staging,
+    pub(super) plan: PlanBuilder,
     /// Collective operations so far.
-    collectives: u32,
+    pub(super) collectives: u32,
 }
 
 /// Staging buffers while the graph is built.
@@ -124,12 +123,12 @@ struct Slots {
 }
 
 impl Planner<'_> {
-    fn gpus(&self) -> u32 {
+    pub(super) fn gpus(&self) -> u32 {
         self.options.tensor_parallel
     }
 
     /// What one of the compute devices has of `total`, at least 1.
-    fn share(&self, total: u64, gpu: u32) -> u64 {
+    pub(super) fn share(&self, total: u64, gpu: u32) -> u64 {
         let gpus = u64::from(self.gpus());
         (total / gpus + u64::from(u64::from(gpu) < total % gpus)).max(1)
     }
@@ -353,122 +352,6 @@ impl Planner<'_> {
         }
     }
 
-    /// The host buffer of a unit's output, where outputs go to drives.
-    fn output_buffer(&self, unit: usize) -> Option<u32> {
-        let buffers = self.paging.activation_buffers as usize;
-        (buffers > 0).then(|| (unit % buffers) as u32)
-    }
-
-    /// Brings a unit's output to where it waits for the backward pass; returns the tasks after which it is there, by
-    /// device where it stays on devices or goes to host memory.
-    fn save_output(&mut self, unit: usize, computed: Vec<TaskId>) -> Vec<TaskId> {
-        if self.options.activations == ActivationPlace::Device {
-            return computed;
-        }
-        let buffer = self.output_buffer(unit);
-        let free = match buffer {
-            Some(buffer) => self.output_uses.get(buffer as usize).cloned().unwrap_or_default(),
-            None => Vec::new(),
-        };
-        let mut saved = Vec::new();
-        for (gpu, done) in (0..self.gpus()).zip(computed) {
-            self.plan.graph.rank(gpu);
-            let shape = &self.units[unit];
-            let op = Op::Transfer {
-                from: Place::Gpu(gpu),
-                to: Place::HOST,
-                bytes: self.share(shape.output_bytes, gpu),
-            };
-            let label = format!("save output of {}", shape.name);
-            let action = Action::SaveActivation { unit, buffer };
-            let d2h = self.engines.gpus[gpu as usize].d2h;
-            let after = [&[done], &free[..]].concat();
-            saved.push(self.plan.task(d2h, op, action, label, &after));
-        }
-        self.plan.graph.rank(0);
-        self.output_saves.push(saved.clone());
-        let Some(buffer) = buffer else { return saved };
-        let written = if unit < self.paging.written {
-            vec![self.page_output(unit, buffer, Direction::Write, &saved)]
-        } else {
-            // It is needed again before its buffer is.
-            saved
-        };
-        self.output_uses.resize(self.paging.activation_buffers as usize, Vec::new());
-        self.output_uses[buffer as usize].clone_from(&written);
-        written
-    }
-
-    /// Moves a unit's output between its host buffer and its drive.
-    fn page_output(
-        &mut self,
-        unit: usize,
-        buffer: u32,
-        direction: Direction,
-        after: &[TaskId],
-    ) -> TaskId {
-        let (drive, _) = self.paging.activation_place(unit, self.layout.drives);
-        let bytes = self.paging.activation_bytes;
-        let op = Op::Storage { direction, drive, other: Place::HOST, bytes };
-        let name = &self.units[unit].name;
-        let (resource, action, label) = match direction {
-            Direction::Write => (
-                self.engines.write[drive as usize],
-                Action::WriteActivation { unit, buffer },
-                format!("write output of {name} to drive {drive}"),
-            ),
-            Direction::Read => (
-                self.engines.read[drive as usize],
-                Action::ReadActivation { unit, buffer },
-                format!("read output of {name} from drive {drive}"),
-            ),
-        };
-        self.plan.task(resource, op, action, label, after)
-    }
-
-    /// Reads outputs of units back from the drives: each as soon as its buffer is free.
-    fn read_output(&mut self, unit: usize, saved: &[TaskId]) -> Vec<TaskId> {
-        let Some(buffer) = self.output_buffer(unit).filter(|_| unit < self.paging.written) else {
-            return saved.to_vec();
-        };
-        let mut after = self.output_uses[buffer as usize].clone();
-        after.extend(saved);
-        vec![self.page_output(unit, buffer, Direction::Read, &after)]
-    }
-
-    /// Brings a unit's output back to each compute device; returns the tasks after which it is there.
-    fn load_output(
-        &mut self,
-        unit: usize,
-        saved: &[TaskId],
-        computed: &[Vec<TaskId>],
-    ) -> Vec<TaskId> {
-        if self.options.activations == ActivationPlace::Device {
-            return saved.to_vec();
-        }
-        let there = self.read_output(unit, saved);
-        let buffer = self.output_buffer(unit);
-        let mut loaded = Vec::new();
-        for gpu in 0..self.gpus() {
-            self.plan.graph.rank(gpu);
-            let shape = &self.units[unit];
-            let bytes = self.share(shape.output_bytes, gpu);
-            let op = Op::Transfer { from: Place::HOST, to: Place::Gpu(gpu), bytes };
-            let label = format!("load output of {}", shape.name);
-            let action = Action::LoadActivation { unit, buffer };
-            let h2d = self.engines.gpus[gpu as usize].h2d;
-            // Not ahead of the backward pass by more than one unit: each takes memory of the device.
-            let mut after = there.clone();
-            after.extend(earlier(computed, OUTPUTS, gpu));
-            loaded.push(self.plan.task(h2d, op, action, label, &after));
-        }
-        self.plan.graph.rank(0);
-        if let Some(buffer) = buffer {
-            self.output_uses[buffer as usize].clone_from(&loaded);
-        }
-        loaded
-    }
-
     /// Copies each device's share of `elements` of a gradient to host memory.
     fn gradient_copies(
         &mut self,
@@ -620,7 +503,7 @@ impl Planner<'_> {
 }
 
 /// What device `gpu` computed `back` units ago, if there is such a unit.
-fn earlier(computed: &[Vec<TaskId>], back: usize, gpu: u32) -> Vec<TaskId> {
+pub(super) fn earlier(computed: &[Vec<TaskId>], back: usize, gpu: u32) -> Vec<TaskId> {
     let unit = computed.len().checked_sub(back).and_then(|index| computed.get(index));
     unit.and_then(|tasks| tasks.get(gpu as usize)).copied().into_iter().collect()
 }
