@@ -120,6 +120,56 @@ fn a_model_of_ones_own_is_exported_from_drives_alone_and_moments_may_be_short() 
 }
 
 #[test]
+fn moments_kept_as_bf16_train_as_well_and_go_everywhere_that_others_go() {
+    let root = made();
+    let place = Place::new();
+    let model = root.join("gpt2");
+    let wide = run(&place, &model, 6, "--overwrite");
+    let whole = run(&place, &model, 6, "--overwrite --moment-dtype bf16");
+    assert_ne!(whole["state_digest"], wide["state_digest"]);
+    for (narrow, wide) in losses(&whole).iter().zip(losses(&wide)) {
+        assert!((narrow - wide).abs() < 1e-2, "{narrow} {wide}");
+    }
+    // A third less is written for the state, and nothing else changes.
+    let written =
+        |report: &Value| report["traffic"]["internal_write"]["measured"].as_u64().unwrap();
+    let ratio = written(&whole) as f64 / written(&wide) as f64;
+    assert!((0.66..0.70).contains(&ratio), "{ratio}");
+
+    let half = run(&place, &model, 3, "--overwrite --moment-dtype bf16");
+    let more = "--steps 6 --order sequential --sample 0 --resume";
+    let wrong = place.train(&model, &root.join("tokens.npy"), more);
+    failed_with(&wrong, &["--moment-dtype bf16, not fp32"]);
+    let resumed = run(&place, &model, 6, "--resume --moment-dtype bf16");
+    assert_eq!(resumed["state_digest"], whole["state_digest"]);
+
+    // Out of the drives and in again, whatever the format on the way.
+    run(&place, &model, 3, "--overwrite --moment-dtype bf16");
+    let exported = place.path("exported");
+    for (name, moments) in [("m.pt", "fp32"), ("m.safetensors", "bf16")] {
+        let file = place.path(name);
+        let arguments =
+            ["export", "--overwrite", "--model", text(&exported), "--optimizer", text(&file)];
+        let arguments = [&arguments[..], &["--moments", moments]].concat();
+        run(&place, &model, 3, "--overwrite --moment-dtype bf16");
+        succeeded(&state(&arguments, &drives(&place)));
+        let more = format!("--overwrite --moment-dtype bf16 --optimizer-state {}", file.display());
+        let same = run(&place, &exported, 3, &more);
+        assert_eq!(same["state_digest"], half["state_digest"], "{name}");
+    }
+    let three: Vec<PathBuf> = (0..3).map(|index| place.path(&format!("new{index}"))).collect();
+    let mut arguments = vec!["repartition", "--subgroup-size", "9000"];
+    for drive in &three {
+        fs::create_dir_all(drive).unwrap();
+        arguments.extend(["--to", text(drive)]);
+    }
+    let shown = succeeded(&state(&arguments, &drives(&place)));
+    assert!(shown.contains(half["state_digest"].as_str().unwrap()), "{shown}");
+    let shown = succeeded(&state(&["inspect"], &three));
+    assert!(shown.contains("moments in bf16"), "{shown}");
+}
+
+#[test]
 fn a_run_goes_on_with_another_number_of_drives() {
     let root = made();
     let place = Place::new();

@@ -57,6 +57,9 @@ pub struct StepArgs {
     /// Format of the gradients
     #[arg(long, default_value = "fp32", value_parser = named::<DType>)]
     gradient_dtype: DType,
+    /// Format of the moments
+    #[arg(long, default_value = "fp32", value_parser = named::<DType>)]
+    moment_dtype: DType,
     /// Pieces of a tasklet's buffers
     #[arg(long)]
     pieces: Option<u32>,
@@ -192,6 +195,7 @@ fn config(args: &StepArgs, drives: Vec<PathBuf>) -> EngineConfig {
         subgroup_elements: args.subgroup,
         gradient_dtype: args.gradient_dtype,
         weights_dtype: args.weights_dtype,
+        moment_dtype: args.moment_dtype,
         pieces: args.pieces.unwrap_or(defaults.pieces),
         ..defaults
     };

@@ -4,9 +4,11 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use nearfield_runtime::kernels::bandwidth::{in_place_pass, pass_bytes};
-use nearfield_runtime::kernels::{GradientRef, Isa, Moments, Scalars, Segment, WeightsOut, update};
+use nearfield_runtime::kernels::{
+    Dither, GradientRef, Isa, Moments, Scalars, Segment, WeightsOut, update,
+};
 use nearfield_runtime::memory::{Arena, Region};
-use nearfield_runtime::types::{HyperParameters, Optimizer, Variable};
+use nearfield_runtime::types::{DType, HyperParameters, Optimizer, Variable};
 use rayon::ThreadPool;
 use serde::Serialize;
 
@@ -25,6 +27,9 @@ pub struct UpdateArgs {
     /// Update rule
     #[arg(long, default_value = "adamw", value_parser = named::<Optimizer>)]
     optimizer: Optimizer,
+    /// Number format of the moments: fp32 or bf16
+    #[arg(long, default_value = "fp32", value_parser = named::<DType>)]
+    moment_dtype: DType,
     /// Times that everything is measured
     #[arg(long, default_value_t = 25)]
     rounds: u32,
@@ -36,6 +41,7 @@ pub struct UpdateArgs {
 #[derive(Serialize)]
 struct Report {
     optimizer: Optimizer,
+    moment_dtype: DType,
     params: usize,
     threads: usize,
     isa: &'static str,
@@ -82,12 +88,19 @@ fn run_update(
     kind: Optimizer,
     scalars: &Scalars,
     arrays: &mut Arrays,
+    moments: DType,
 ) -> nearfield_runtime::Result<()> {
     let Arrays { g, p, m, v } = arrays;
     let segments = [Segment { elements: p.as_f32().len(), scalars: *scalars }];
-    let moments = Moments {
-        m: keeps(kind, Variable::ExpAvg).then(|| m.as_f32_mut()),
-        v: keeps(kind, Variable::ExpAvgSq).then(|| v.as_f32_mut()),
+    let (with_m, with_v) = (keeps(kind, Variable::ExpAvg), keeps(kind, Variable::ExpAvgSq));
+    let elements = p.as_f32().len();
+    let moments = match moments {
+        DType::Bf16 => Moments::Bf16 {
+            m: with_m.then(|| &mut m.as_u16_mut()[..elements]),
+            v: with_v.then(|| &mut v.as_u16_mut()[..elements]),
+            dither: Dither::new(10, 0),
+        },
+        _ => Moments::Fp32 { m: with_m.then(|| m.as_f32_mut()), v: with_v.then(|| v.as_f32_mut()) },
     };
     let g = GradientRef::Fp32(g.as_f32());
     let p = p.as_f32_mut();
@@ -99,6 +112,7 @@ fn run_update(
 /// Measures and prints.
 pub fn run(args: &UpdateArgs) -> anyhow::Result<()> {
     ensure!(args.params > 0 && args.rounds > 0, "--params and --rounds must be at least 1");
+    ensure!(args.moment_dtype != DType::Fp16, "--moment-dtype fp16 is not kept; use fp32 or bf16");
     let threads = threads(args.threads);
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
@@ -117,7 +131,7 @@ pub fn run(args: &UpdateArgs) -> anyhow::Result<()> {
         in_place_pass(&pool, g.as_f32(), p.as_f32_mut(), m.as_f32_mut(), v.as_f32_mut());
         let pass_seconds = begin.elapsed().as_secs_f64();
         let begin = Instant::now();
-        run_update(&pool, kind, &scalars, &mut arrays)?;
+        run_update(&pool, kind, &scalars, &mut arrays, args.moment_dtype)?;
         if round > 0 {
             limit.push(pass_seconds);
             update.push(begin.elapsed().as_secs_f64());
@@ -126,10 +140,12 @@ pub fn run(args: &UpdateArgs) -> anyhow::Result<()> {
     let (limit, seconds) = (median(&limit), median(&update));
     let elements = args.params as f64;
     // Each stored variable is read and written, the gradient read.
-    let gigabytes = elements * 4.0 * (1 + 2 * kind.variables().len()) as f64 / 1e9;
+    let moments = (kind.variables().len() - 1) as u64 * args.moment_dtype.bytes();
+    let gigabytes = elements * (4 + 2 * (4 + moments)) as f64 / 1e9;
     let limit_gb_per_second = pass_bytes(args.params as u64) as f64 / 1e9 / limit;
     let report = Report {
         optimizer: kind,
+        moment_dtype: args.moment_dtype,
         params: args.params,
         threads,
         isa: Isa::detect().name(),
@@ -154,8 +170,12 @@ mod tests {
         for kind in rules {
             let scalars = Scalars::new(kind, &HyperParameters::default(), 1, 1.0);
             let mut arrays = Arrays::new(10_001).unwrap();
-            run_update(&pool, kind, &scalars, &mut arrays).unwrap();
-            assert!(arrays.p.as_f32().iter().filter(|&&p| p != 0.5).count() > 9_000, "{kind:?}");
+            for moments in [DType::Fp32, DType::Bf16] {
+                arrays.p.as_f32_mut().fill(0.5);
+                run_update(&pool, kind, &scalars, &mut arrays, moments).unwrap();
+                let changed = arrays.p.as_f32().iter().filter(|&&p| p != 0.5).count();
+                assert!(changed > 9_000, "{kind:?} {moments:?}");
+            }
         }
     }
 
@@ -165,6 +185,7 @@ mod tests {
             params: 5000,
             threads: 2,
             optimizer: Optimizer::Adamw,
+            moment_dtype: DType::Bf16,
             rounds: 1,
             json: false,
         };

@@ -38,7 +38,7 @@ fn benchmarks(criterion: &mut Criterion) {
                 BenchmarkId::new(format!("adamw_checked_{}", isa.name()), threads),
                 |bencher| {
                     bencher.iter(|| {
-                        let moments = Moments { m: Some(&mut m), v: Some(&mut v) };
+                        let moments = Moments::Fp32 { m: Some(&mut m), v: Some(&mut v) };
                         let g = GradientRef::Fp32(black_box(&g));
                         let out = WeightsOut::None;
                         update(Some(&pool), isa, kind, &segments, g, &mut p, moments, out, 0)

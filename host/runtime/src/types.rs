@@ -51,7 +51,7 @@ pub enum Optimizer {
 }
 
 impl Optimizer {
-    /// The fp32 variables kept on the drives, in stored order; the first is always the master weight.
+    /// The variables kept on the drives, in stored order; the first is always the master weight.
     pub const fn variables(self) -> &'static [Variable] {
         match self {
             Self::Adam | Self::Adamw => &[Variable::Param, Variable::ExpAvg, Variable::ExpAvgSq],
@@ -77,9 +77,9 @@ impl Optimizer {
 pub enum Variable {
     /// Master weight `p`, fp32.
     Param,
-    /// First moment `m` (SGD: the momentum buffer), fp32.
+    /// First moment `m` (SGD: the momentum buffer), fp32 or bf16.
     ExpAvg,
-    /// Second moment `v` (AdaGrad: the sum of squares), fp32.
+    /// Second moment `v` (AdaGrad: the sum of squares), fp32 or bf16.
     ExpAvgSq,
     /// Dense gradient `g`.
     Gradient,

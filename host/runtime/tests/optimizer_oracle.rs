@@ -48,8 +48,10 @@ fn three_steps_of_every_rule_equal_numpy_bit_for_bit() {
                 let g = floats(g, "g");
                 let segment = Segment { elements: g.len(), scalars };
                 let (with_m, with_v) = (kind != Optimizer::Adagrad, kind != Optimizer::SgdMomentum);
-                let moments =
-                    Moments { m: with_m.then_some(&mut m[..]), v: with_v.then_some(&mut v[..]) };
+                let moments = Moments::Fp32 {
+                    m: with_m.then_some(&mut m[..]),
+                    v: with_v.then_some(&mut v[..]),
+                };
                 let out = WeightsOut::Fp16(&mut half);
                 update(None, isa, kind, &[segment], GradientRef::Fp32(&g), &mut p, moments, out, 0)
                     .expect("the arrays fit");

@@ -71,7 +71,8 @@ fn outcome(
         Segment { elements: covered - first, scalars: scalars(0.0) },
     ];
     let (with_m, with_v) = (kind != Optimizer::Adagrad, kind != Optimizer::SgdMomentum);
-    let moments = Moments { m: with_m.then_some(&mut m[..]), v: with_v.then_some(&mut v[..]) };
+    let moments =
+        Moments::Fp32 { m: with_m.then_some(&mut m[..]), v: with_v.then_some(&mut v[..]) };
     let (mut wide, mut copy) = (vec![9.0; length], vec![9; length]);
     let out = match weights {
         DType::Fp32 => WeightsOut::Fp32(&mut wide),

@@ -270,6 +270,7 @@ fn other_options_are_named() {
     refused(&plain, with(&|o| o.optimizer = Optimizer::SgdMomentum), SCALE, "--optimizer");
     refused(&plain, base.clone(), SCALE + 1, "parameters");
     refused(&plain, with(&|o| o.gradient_dtype = DType::Bf16), SCALE, "--gradient-dtype");
+    refused(&plain, with(&|o| o.moment_dtype = DType::Bf16), SCALE, "--moment-dtype");
     refused(&plain, with(&|o| o.subgroup_elements = 1024), SCALE, "--subgroup-size");
     refused(&plain, with(&|o| o.placement = Placement::SubgroupRr), SCALE, "--placement");
     refused(&plain, with(&|o| o.system = System::BasePipe), SCALE, "--system");

@@ -70,6 +70,29 @@ fn pieces_formats_and_upstream_do_not_change_the_state() {
 }
 
 #[test]
+fn narrow_moments_are_the_same_on_every_system_number_of_drives_and_cut() {
+    let moment_dtype = DType::Bf16;
+    for optimizer in [Optimizer::Adamw, Optimizer::Adagrad, Optimizer::SgdMomentum] {
+        let with = |system| OffloadOptions { optimizer, moment_dtype, ..options(system) };
+        let expected = toy::run(with(System::Memory), 1, 40_000, STEPS);
+        let wide = OffloadOptions { optimizer, ..options(System::Memory) };
+        assert_ne!(toy::run(wide, 1, 40_000, STEPS).0, expected.0);
+        for system in [System::Base, System::BasePipe, System::Su, System::SuO] {
+            for (drives, placement, pieces, gradient_dtype) in [
+                (1, Placement::FlatEqual, 4, DType::Fp32),
+                (3, Placement::SubgroupRr, 1, DType::Bf16),
+                (10, Placement::EqualRr, 3, DType::Fp32),
+            ] {
+                let options = OffloadOptions { placement, pieces, gradient_dtype, ..with(system) };
+                let options = OffloadOptions { subgroup_elements: 150_000, ..options };
+                let found = toy::run(options, drives, 40_000, STEPS);
+                assert!(found == expected, "{optimizer:?} {system:?} {drives} {placement:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn keeping_everything_equals_no_compression() {
     let expected = toy::run(options(System::SuO), 2, 9_000, STEPS);
     let options = OffloadOptions { topk_keep: 1.0, ..options(System::SuOC) };
@@ -99,7 +122,9 @@ fn measured_bytes_equal_the_graph_and_the_formula() {
     for system in [System::Base, System::BasePipe, System::Su, System::SuO, System::SuOC] {
         for upstream in [Upstream::Fp16Local, Upstream::Fp32Storage] {
             for (drives, error_feedback) in [(1, false), (3, system == System::SuOC)] {
-                let options = OffloadOptions { upstream, error_feedback, ..options(system) };
+                let moment_dtype = if drives == 1 { DType::Fp32 } else { DType::Bf16 };
+                let options =
+                    OffloadOptions { upstream, error_feedback, moment_dtype, ..options(system) };
                 let root = tempfile::tempdir().unwrap();
                 let (model, units) = toy::model(30_000);
                 let drives = toy::directories(root.path(), drives);

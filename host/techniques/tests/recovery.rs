@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use nearfield_runtime::io::{FaultAction, FaultOperation, FaultRule, Faults, IoOptions};
 use nearfield_runtime::store::{Durability, digest_of, inspect, verify};
+use nearfield_runtime::types::DType;
 use nearfield_techniques::offload::{OffloadOptions, System};
 use toy::Script;
 
@@ -28,13 +29,19 @@ fn options(system: System, subgroup_elements: u64) -> OffloadOptions {
     OffloadOptions { system, subgroup_elements, pieces: 2, ..OffloadOptions::default() }
 }
 
-/// More parts a drive than there are spare slots, two pieces a part, and compression with residuals.
+/// More parts a drive than there are spare slots, two pieces a part, compression with residuals, and moments in bf16.
 fn scripts() -> Vec<Script> {
     vec![
         Script::new(options(System::SuO, 2048), 400, &[], LAST),
         Script::new(options(System::BasePipe, 2048), 500, &[], LAST),
         Script::new(options(System::Su, 1024), 350, &[], LAST),
         Script::new(toy::compressed(), 300, &[], LAST),
+        Script::new(
+            OffloadOptions { moment_dtype: DType::Bf16, ..options(System::SuO, 2048) },
+            400,
+            &[],
+            LAST,
+        ),
     ]
 }
 

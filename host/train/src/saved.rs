@@ -151,6 +151,7 @@ impl SavedRun {
             placement: layout.placement,
             subgroup_elements: layout.subgroup_elements,
             gradient_dtype,
+            moment_dtype: self.reader.moments(),
             topk_keep,
             weights: WeightsPlace::Drive,
             ..OffloadOptions::default()

@@ -43,7 +43,7 @@ fn worst(kind: Optimizer, weight_decay: f64, steps: u64) -> f64 {
         optimizer.step();
         let scalars = Scalars::new(kind, &hyper, step, 1.0);
         let segments = [Segment { elements: ELEMENTS, scalars }];
-        let moments = Moments { m: Some(&mut m), v: Some(&mut v) };
+        let moments = Moments::Fp32 { m: Some(&mut m), v: Some(&mut v) };
         let (g, out) = (GradientRef::Fp32(&g), WeightsOut::None);
         update(None, Isa::detect(), kind, &segments, g, &mut p, moments, out, 0).unwrap();
     }

@@ -64,7 +64,7 @@ impl Arrays {
         let scalars = Scalars::new(kind, &HyperParameters::default(), 10, 1.0);
         let segments = [Segment { elements, scalars }];
         let run = first..first + elements;
-        let moments = Moments {
+        let moments = Moments::Fp32 {
             m: Some(&mut self.m.as_f32_mut()[run.clone()]),
             v: Some(&mut self.v.as_f32_mut()[run.clone()]),
         };

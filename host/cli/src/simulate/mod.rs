@@ -78,6 +78,9 @@ pub struct SimulateArgs {
     /// Number format of gradients on the drive
     #[arg(long, value_parser = named::<DType>, value_name = "DTYPE", default_value = "fp32")]
     gradient_dtype: DType,
+    /// Number format of the moments on the drive: fp32 or bf16
+    #[arg(long, value_parser = named::<DType>, value_name = "DTYPE", default_value = "fp32")]
+    moment_dtype: DType,
     /// Most elements of a subgroup
     #[arg(long, value_name = "ELEMENTS", default_value_t = 40_000_000)]
     subgroup_size: u64,
@@ -192,6 +195,7 @@ impl From<&SimulateArgs> for Case {
             seq: args.seq,
             dtype: args.dtype,
             gradient_dtype: args.gradient_dtype,
+            moment_dtype: args.moment_dtype,
             subgroup_size: args.subgroup_size,
             weights: args.weights,
             activations: args.activations,

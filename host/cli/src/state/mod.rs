@@ -72,7 +72,7 @@ fn inspect(drives: &Drives) -> Result<()> {
     if report.interrupted {
         println!("           the update of this step was cut short; the next start completes it");
     }
-    println!("optimizer  {}", report.optimizer.name());
+    println!("optimizer  {}, moments in {}", report.optimizer.name(), report.moments.name());
     println!("parameters {}", report.elements);
     for drive in &report.drives {
         println!(

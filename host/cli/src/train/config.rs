@@ -110,6 +110,7 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
         subgroup_elements: args.subgroup_size.unwrap_or(defaults.subgroup_elements),
         gradient_dtype: args.gradient_dtype.unwrap_or(DType::Fp32),
         weights_dtype: dtype,
+        moment_dtype: args.moment_dtype.unwrap_or(defaults.moment_dtype),
         upstream: args.upstream.unwrap_or(defaults.upstream),
         weights: args.weights.unwrap_or(defaults.weights),
         activations: args.activations.unwrap_or(defaults.activations),

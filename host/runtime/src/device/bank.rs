@@ -8,7 +8,7 @@ use rayon::ThreadPool;
 use super::{BufferId, BufferRange, DecompressCall, LocalMemoryUse, UpdateCall};
 use crate::codec;
 use crate::error::{Error, Result};
-use crate::kernels::{self, GradientRef, Isa, Moments, UpdateSums, WeightsOut};
+use crate::kernels::{self, GradientRef, Isa, MomentFormat, Moments, UpdateSums, WeightsOut};
 use crate::memory::{Arena, Region};
 use crate::types::DType;
 
@@ -149,15 +149,28 @@ impl BufferBank {
             DType::Fp16 => GradientRef::Fp16(dense.as_u16().get(..elements).ok_or_else(short)?),
             DType::Bf16 => GradientRef::Bf16(dense.as_u16().get(..elements).ok_or_else(short)?),
         };
-        fn run(guard: &mut Option<WriteGuard>, elements: usize) -> Option<Option<&mut [f32]>> {
+        fn wide(guard: &mut Option<WriteGuard>, elements: usize) -> Option<Option<&mut [f32]>> {
             match guard {
                 Some(guard) => guard.as_f32_mut().get_mut(..elements).map(Some),
                 None => Some(None),
             }
         }
-        let moments = Moments {
-            m: run(&mut exp_avg, elements).ok_or_else(short)?,
-            v: run(&mut exp_avg_sq, elements).ok_or_else(short)?,
+        fn bits(guard: &mut Option<WriteGuard>, elements: usize) -> Option<Option<&mut [u16]>> {
+            match guard {
+                Some(guard) => guard.as_u16_mut().get_mut(..elements).map(Some),
+                None => Some(None),
+            }
+        }
+        let moments = match call.moments {
+            MomentFormat::Fp32 => Moments::Fp32 {
+                m: wide(&mut exp_avg, elements).ok_or_else(short)?,
+                v: wide(&mut exp_avg_sq, elements).ok_or_else(short)?,
+            },
+            MomentFormat::Bf16(dither) => Moments::Bf16 {
+                m: bits(&mut exp_avg, elements).ok_or_else(short)?,
+                v: bits(&mut exp_avg_sq, elements).ok_or_else(short)?,
+                dither,
+            },
         };
         let out = match &mut weights {
             None => WeightsOut::None,

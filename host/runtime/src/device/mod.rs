@@ -18,7 +18,7 @@ pub use software::{SoftwareDevice, SoftwareOptions};
 use crate::error::Result;
 use crate::graph::Traffic;
 use crate::io::DriveFile;
-use crate::kernels::{Segment, UpdateSums};
+use crate::kernels::{MomentFormat, Segment, UpdateSums};
 use crate::types::{DType, Optimizer};
 
 /// A buffer in a device's local memory.
@@ -77,10 +77,12 @@ pub struct UpdateCall<'a> {
     pub gradient: (BufferId, DType),
     /// Master weights, fp32.
     pub param: BufferId,
-    /// First moments, fp32, if the rule keeps them.
+    /// First moments, if the rule keeps them.
     pub exp_avg: Option<BufferId>,
-    /// Second moments, fp32, if the rule keeps them.
+    /// Second moments, if the rule keeps them.
     pub exp_avg_sq: Option<BufferId>,
+    /// Number format of the moments.
+    pub moments: MomentFormat,
     /// Where the weights' copy in another format goes.
     pub weights: Option<(BufferId, DType)>,
 }

@@ -1,7 +1,9 @@
 //! One pass of an update rule over its arrays, with the checksums of what it reads and writes on the way.
 
+use super::dither::Dither;
 use super::isa::Isa;
 use super::lanes::Lanes;
+use super::moment::Moment;
 use super::rules::{Adagrad, AdamL2, Adamw, Broadcast, Rule, SgdMomentum, State};
 use super::run::{GradientRef, Run, WeightsOut};
 use super::scalars::Scalars;
@@ -13,50 +15,72 @@ use crate::types::Optimizer;
 const AHEAD: usize = 512;
 
 /// Updates the arrays of `run`, which lie from `first_element` on in their subgroup.
-pub(super) fn pass(
+pub(super) fn pass<M: Moment>(
     isa: Isa,
     kind: Optimizer,
     s: &Scalars,
-    run: Run,
+    run: Run<M>,
+    dither: &Dither,
     first_element: u64,
 ) -> UpdateSums {
     match kind {
-        Optimizer::Adamw => by_isa::<Adamw>(isa, s, run, first_element),
-        Optimizer::Adam => by_isa::<AdamL2>(isa, s, run, first_element),
-        Optimizer::Adagrad => by_isa::<Adagrad>(isa, s, run, first_element),
-        Optimizer::SgdMomentum => by_isa::<SgdMomentum>(isa, s, run, first_element),
+        Optimizer::Adamw => by_isa::<Adamw, M>(isa, s, run, dither, first_element),
+        Optimizer::Adam => by_isa::<AdamL2, M>(isa, s, run, dither, first_element),
+        Optimizer::Adagrad => by_isa::<Adagrad, M>(isa, s, run, dither, first_element),
+        Optimizer::SgdMomentum => by_isa::<SgdMomentum, M>(isa, s, run, dither, first_element),
     }
 }
 
-fn by_isa<R: Rule>(isa: Isa, s: &Scalars, run: Run, first_element: u64) -> UpdateSums {
+fn by_isa<R: Rule, M: Moment>(
+    isa: Isa,
+    s: &Scalars,
+    run: Run<M>,
+    dither: &Dither,
+    first_element: u64,
+) -> UpdateSums {
     match isa.checked() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `checked` returns only what this processor has.
-        Isa::Avx512 => unsafe { avx512::<R>(s, run, first_element) },
+        Isa::Avx512 => unsafe { avx512::<R, M>(s, run, dither, first_element) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Avx2 => unsafe { avx2::<R>(s, run, first_element) },
-        _ => whole_and_rest::<f32, R>(s, run, first_element),
+        Isa::Avx2 => unsafe { avx2::<R, M>(s, run, dither, first_element) },
+        _ => whole_and_rest::<f32, R, M>(s, run, dither, first_element),
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
-fn avx2<R: Rule>(s: &Scalars, run: Run, first_element: u64) -> UpdateSums {
-    whole_and_rest::<std::arch::x86_64::__m256, R>(s, run, first_element)
+fn avx2<R: Rule, M: Moment>(
+    s: &Scalars,
+    run: Run<M>,
+    dither: &Dither,
+    first_element: u64,
+) -> UpdateSums {
+    whole_and_rest::<std::arch::x86_64::__m256, R, M>(s, run, dither, first_element)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-fn avx512<R: Rule>(s: &Scalars, run: Run, first_element: u64) -> UpdateSums {
-    whole_and_rest::<std::arch::x86_64::__m512, R>(s, run, first_element)
+fn avx512<R: Rule, M: Moment>(
+    s: &Scalars,
+    run: Run<M>,
+    dither: &Dither,
+    first_element: u64,
+) -> UpdateSums {
+    whole_and_rest::<std::arch::x86_64::__m512, R, M>(s, run, dither, first_element)
 }
 
 /// Whole vectors, and before and after them the elements that fill none.
 #[inline(always)]
-fn whole_and_rest<L: Lanes, R: Rule>(s: &Scalars, run: Run, first_element: u64) -> UpdateSums {
+fn whole_and_rest<L: Lanes, R: Rule, M: Moment>(
+    s: &Scalars,
+    run: Run<M>,
+    dither: &Dither,
+    first_element: u64,
+) -> UpdateSums {
     // Two 16-bit elements share a word of the checksum, and vectors hold whole words.
-    let odd = run.g.width() == 2 && first_element % 2 == 1;
+    let odd = (run.g.width() == 2 || M::NARROW) && first_element % 2 == 1;
     let head = if L::WIDTH > 1 && odd { run.len().min(1) } else { 0 };
     let (first, run) = run.split_at(head);
     let whole = run.len() - run.len() % L::WIDTH;
@@ -64,19 +88,24 @@ fn whole_and_rest<L: Lanes, R: Rule>(s: &Scalars, run: Run, first_element: u64) 
     let mut element = first_element;
     let mut sums = UpdateSums::default();
     if head > 0 {
-        sums.add(&elements::<f32, R>(s, first, element));
+        sums.add(&elements::<f32, R, M>(s, first, dither, element));
         element = element.wrapping_add(head as u64);
     }
-    sums.add(&elements::<L, R>(s, middle, element));
+    sums.add(&elements::<L, R, M>(s, middle, dither, element));
     if rest.len() > 0 {
-        sums.add(&elements::<f32, R>(s, rest, element.wrapping_add(whole as u64)));
+        sums.add(&elements::<f32, R, M>(s, rest, dither, element.wrapping_add(whole as u64)));
     }
     sums
 }
 
 /// The loop. The arrays' length is a multiple of the lanes.
 #[inline(always)]
-fn elements<L: Lanes, R: Rule>(s: &Scalars, run: Run, first_element: u64) -> UpdateSums {
+fn elements<L: Lanes, R: Rule, M: Moment>(
+    s: &Scalars,
+    run: Run<M>,
+    dither: &Dither,
+    first_element: u64,
+) -> UpdateSums {
     let length = run.len();
     let Run { g, p, m, v, mut out } = run;
     assert!(
@@ -90,7 +119,8 @@ fn elements<L: Lanes, R: Rule>(s: &Scalars, run: Run, first_element: u64) -> Upd
     let s = Broadcast::<L>::new(s);
     let mut weights = L::weights(first_element);
     let mut half_weights =
-        if g.width() == 2 { L::half_weights(first_element) } else { L::zero_sum() };
+        if g.width() == 2 || M::NARROW { L::half_weights(first_element) } else { L::zero_sum() };
+    let mut counters = L::counters(dither.counter(first_element));
     let mut gradient_in = L::zero_sum();
     let (mut p_in, mut m_in, mut v_in) = (L::zero_sum(), L::zero_sum(), L::zero_sum());
     let (mut p_out, mut m_out, mut v_out) = (L::zero_sum(), L::zero_sum(), L::zero_sum());
@@ -115,8 +145,8 @@ fn elements<L: Lanes, R: Rule>(s: &Scalars, run: Run, first_element: u64) -> Upd
             let zero = L::splat(0.0);
             let old = State {
                 p: L::load(p.as_ptr().add(at)),
-                m: if R::M { L::load(m.as_ptr().add(at)) } else { zero },
-                v: if R::V { L::load(v.as_ptr().add(at)) } else { zero },
+                m: if R::M { M::load(m.as_ptr().add(at)) } else { zero },
+                v: if R::V { M::load(v.as_ptr().add(at)) } else { zero },
             };
             let g = match g {
                 GradientRef::Fp32(g) => {
@@ -141,11 +171,18 @@ fn elements<L: Lanes, R: Rule>(s: &Scalars, run: Run, first_element: u64) -> Upd
         // SAFETY: as above.
         unsafe {
             new.p.store(p.as_mut_ptr().add(at));
+            let random = if M::NARROW { L::scramble(counters, dither.keys) } else { counters };
             if R::M {
-                new.m.store(m.as_mut_ptr().add(at));
+                let at = m.as_mut_ptr().add(at);
+                m_in = M::sum(at, old.m, m_in, weights, half_weights);
+                M::store(new.m, at, random);
+                m_out = M::sum(at, new.m, m_out, weights, half_weights);
             }
             if R::V {
-                new.v.store(v.as_mut_ptr().add(at));
+                let at = v.as_mut_ptr().add(at);
+                v_in = M::sum(at, old.v, v_in, weights, half_weights);
+                M::store(new.v, at, L::upper_halves(random));
+                v_out = M::sum(at, new.v, v_out, weights, half_weights);
             }
             match &mut out {
                 WeightsOut::None => {}
@@ -156,16 +193,11 @@ fn elements<L: Lanes, R: Rule>(s: &Scalars, run: Run, first_element: u64) -> Upd
         }
         p_in = old.p.sum(p_in, weights);
         p_out = new.p.sum(p_out, weights);
-        if R::M {
-            m_in = old.m.sum(m_in, weights);
-            m_out = new.m.sum(m_out, weights);
-        }
-        if R::V {
-            v_in = old.v.sum(v_in, weights);
-            v_out = new.v.sum(v_out, weights);
-        }
         weights = L::advance(weights);
         half_weights = L::advance_halves(half_weights);
+        if M::NARROW {
+            counters = L::advance_counters(counters);
+        }
         at += L::WIDTH;
     }
     UpdateSums {

@@ -1,5 +1,6 @@
 //! The arrays of one kernel launch.
 
+use super::dither::Dither;
 use crate::error::{Error, Result};
 use crate::types::Optimizer;
 
@@ -86,31 +87,43 @@ impl WeightsOut<'_> {
     }
 }
 
-/// The moments that the optimizer keeps.
+/// The moments that the optimizer keeps, in the format in which they are stored.
 #[derive(Debug)]
-pub struct Moments<'a> {
-    /// First moment.
-    pub m: Option<&'a mut [f32]>,
-    /// Second moment.
-    pub v: Option<&'a mut [f32]>,
+pub enum Moments<'a> {
+    /// fp32.
+    Fp32 {
+        /// First moment.
+        m: Option<&'a mut [f32]>,
+        /// Second moment.
+        v: Option<&'a mut [f32]>,
+    },
+    /// bfloat16 bits, rounded stochastically.
+    Bf16 {
+        /// First moment.
+        m: Option<&'a mut [u16]>,
+        /// Second moment.
+        v: Option<&'a mut [u16]>,
+        /// The random bits of the step.
+        dither: Dither,
+    },
 }
 
 /// All arrays of a launch, equally long.
-pub(super) struct Run<'a> {
+pub(super) struct Run<'a, M> {
     pub g: GradientRef<'a>,
     pub p: &'a mut [f32],
-    pub m: &'a mut [f32],
-    pub v: &'a mut [f32],
+    pub m: &'a mut [M],
+    pub v: &'a mut [M],
     pub out: WeightsOut<'a>,
 }
 
-impl<'a> Run<'a> {
+impl<'a, M> Run<'a, M> {
     /// Checks that the arrays that `kind` needs are there and equally long.
     pub fn new(
         kind: Optimizer,
         g: GradientRef<'a>,
         p: &'a mut [f32],
-        moments: Moments<'a>,
+        moments: [Option<&'a mut [M]>; 2],
         out: WeightsOut<'a>,
     ) -> Result<Self> {
         let (needs_m, needs_v) = match kind {
@@ -118,7 +131,7 @@ impl<'a> Run<'a> {
             Optimizer::Adagrad => (false, true),
             Optimizer::SgdMomentum => (true, false),
         };
-        let (m, v) = (moments.m.unwrap_or_default(), moments.v.unwrap_or_default());
+        let [m, v] = moments.map(Option::unwrap_or_default);
         let wanted = |needed: bool| if needed { p.len() } else { 0 };
         if g.len() != p.len()
             || m.len() != wanted(needs_m)

@@ -2,10 +2,12 @@
 
 use rayon::ThreadPool;
 
+use super::dither::Dither;
+use super::moment::Moment;
 use super::pass::pass;
-use super::run::{GradientRef, Moments, Run, WeightsOut, as_bytes};
+use super::run::{GradientRef, Moments, Run, WeightsOut};
 use super::scalars::{Scalars, Segment};
-use super::{Isa, checksum, f32_to_bf16, f32_to_f16};
+use super::{Isa, f32_to_bf16, f32_to_f16};
 use crate::error::{Error, Result};
 use crate::types::Optimizer;
 
@@ -69,12 +71,34 @@ pub fn update(
     out: WeightsOut,
     first_element: u64,
 ) -> Result<UpdateSums> {
-    let run = Run::new(kind, g, p, moments, out)?;
+    match moments {
+        Moments::Fp32 { m, v } => {
+            let run = Run::new(kind, g, p, [m, v], out)?;
+            // Nothing is rounded, so no random bits are drawn.
+            let dither = Dither::new(0, 0);
+            update_run(pool, isa, kind, segments, run, &dither, first_element)
+        }
+        Moments::Bf16 { m, v, dither } => {
+            let run = Run::new(kind, g, p, [m, v], out)?;
+            update_run(pool, isa, kind, segments, run, &dither, first_element)
+        }
+    }
+}
+
+fn update_run<M: Moment>(
+    pool: Option<&ThreadPool>,
+    isa: Isa,
+    kind: Optimizer,
+    segments: &[Segment],
+    run: Run<M>,
+    dither: &Dither,
+    first_element: u64,
+) -> Result<UpdateSums> {
     check_segments(segments, run.len())?;
     let threads = pool.map_or(1, ThreadPool::current_num_threads);
     let share = run.len().div_ceil(threads).next_multiple_of(GRAIN);
     let Some(pool) = pool.filter(|_| share < run.len()) else {
-        return Ok(share_update(isa, kind, segments, run, 0, first_element));
+        return Ok(share_update(isa, kind, segments, run, 0, dither, first_element));
     };
     let mut shares = Vec::with_capacity(threads);
     let (mut rest, mut start) = (run, 0);
@@ -89,7 +113,7 @@ pub fn update(
         for (start, run, sums) in &mut shares {
             scope.spawn(move |_| {
                 if let Some(run) = run.take() {
-                    *sums = share_update(isa, kind, segments, run, *start, first_element);
+                    *sums = share_update(isa, kind, segments, run, *start, dither, first_element);
                 }
             });
         }
@@ -113,12 +137,13 @@ fn check_segments(segments: &[Segment], elements: usize) -> Result<()> {
 }
 
 /// Works through `run`, which starts `start` elements into the segments.
-fn share_update(
+fn share_update<M: Moment>(
     isa: Isa,
     kind: Optimizer,
     segments: &[Segment],
-    run: Run,
+    run: Run<M>,
     start: usize,
+    dither: &Dither,
     first_element: u64,
 ) -> UpdateSums {
     let mut sums = UpdateSums::default();
@@ -128,7 +153,7 @@ fn share_update(
     while rest.len() > 0 {
         let Some((scalars, elements)) = ahead.take(rest.len()) else { break };
         let (this, next) = rest.split_at(elements);
-        sums.add(&pass(isa, kind, scalars, this, element));
+        sums.add(&pass(isa, kind, scalars, this, dither, element));
         element += elements as u64;
         rest = next;
     }
@@ -170,10 +195,10 @@ impl<'a> Ahead<'a> {
 }
 
 /// Elements that no segment covers: what comes out is what went in.
-fn padding(isa: Isa, run: Run, first_element: u64) -> UpdateSums {
+fn padding<M: Moment>(isa: Isa, run: Run<M>, first_element: u64) -> UpdateSums {
     let Run { g, p, m, v, out } = run;
-    let sum = |data: &[f32]| checksum(isa, as_bytes(data), first_element);
-    let (param, m, v) = (sum(p), sum(m), sum(v));
+    let sum = |data: &[M]| M::checksum(isa, data, first_element);
+    let (param, m, v) = (f32::checksum(isa, p, first_element), sum(m), sum(v));
     match out {
         WeightsOut::None => {}
         WeightsOut::Fp32(out) => out.copy_from_slice(p),
@@ -191,21 +216,12 @@ fn padding(isa: Isa, run: Run, first_element: u64) -> UpdateSums {
     }
 }
 
-/// The checksum of a gradient that may begin in the middle of a word.
 fn gradient_sum(isa: Isa, g: GradientRef, first_element: u64) -> u64 {
     match g {
-        GradientRef::Fp32(g) => checksum(isa, as_bytes(g), first_element),
-        GradientRef::Fp16(bits) | GradientRef::Bf16(bits) => match bits.split_first() {
-            Some((&first, others)) if first_element % 2 == 1 => {
-                let word = u32::from(first) << 16;
-                checksum(isa, &word.to_le_bytes(), first_element / 2).wrapping_add(checksum(
-                    isa,
-                    as_bytes(others),
-                    first_element / 2 + 1,
-                ))
-            }
-            _ => checksum(isa, as_bytes(bits), first_element / 2),
-        },
+        GradientRef::Fp32(g) => f32::checksum(isa, g, first_element),
+        GradientRef::Fp16(bits) | GradientRef::Bf16(bits) => {
+            u16::checksum(isa, bits, first_element)
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::kernels::{bf16_to_f32, f16_to_f32};
+use crate::kernels::run::as_bytes;
+use crate::kernels::{bf16_to_f32, checksum, f16_to_f32};
 use crate::types::HyperParameters;
 
 const KINDS: [Optimizer; 4] =
@@ -104,7 +105,8 @@ fn run(
     let (g, mut p, mut m, mut v) = arrays(length);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     let (with_m, with_v) = keeps(kind);
-    let moments = Moments { m: with_m.then_some(&mut m[..]), v: with_v.then_some(&mut v[..]) };
+    let moments =
+        Moments::Fp32 { m: with_m.then_some(&mut m[..]), v: with_v.then_some(&mut v[..]) };
     let mut copy = vec![0; length];
     let out = WeightsOut::Bf16(&mut copy);
     let g = GradientRef::Fp32(&g);
@@ -138,6 +140,122 @@ fn every_isa_and_thread_count_gives_the_bits_of_the_plain_rule() {
     }
 }
 
+/// The same arrays with moments in bfloat16, at element `origin` of the flat vector: the plain rule, its moments rounded by
+/// the element's random bits, and what the kernel makes of them.
+fn narrow(
+    isa: Isa,
+    kind: Optimizer,
+    length: usize,
+    cuts: &[usize],
+    threads: usize,
+    origin: u64,
+) -> (State, State, UpdateSums) {
+    let scalars = Scalars::new(kind, &hyper(1e-3, 0.01), 3, 0.25);
+    let dither = Dither::new(3, origin);
+    let (g, mut p, m, v) = arrays(length);
+    let (mut m_bits, mut v_bits) = (vec![0; length], vec![0; length]);
+    f32_to_bf16(&m, &mut m_bits);
+    f32_to_bf16(&v, &mut v_bits);
+    let (with_m, with_v) = keeps(kind);
+    let mut plain_state = State { p: Vec::new(), m: Vec::new(), v: Vec::new() };
+    for i in 0..length {
+        let wide = |bits: u16| f32::from_bits(u32::from(bits) << 16);
+        let (mut p, mut m, mut v) = (p[i], wide(m_bits[i]), wide(v_bits[i]));
+        plain(kind, &scalars, g[i], &mut p, &mut m, &mut v);
+        let round = |value: f32, random: u32| (value.to_bits() + (random & 0xffff)) >> 16;
+        plain_state.p.push(p.to_bits());
+        let (m, v) = (round(m, dither.bits(i as u64)), round(v, dither.bits(i as u64) >> 16));
+        plain_state.m.push(if with_m { m } else { m_bits[i].into() });
+        plain_state.v.push(if with_v { v } else { v_bits[i].into() });
+    }
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    let mut sums = UpdateSums::default();
+    let edges: Vec<usize> = [&[0], cuts, &[length]].concat();
+    for pair in edges.windows(2) {
+        let run = pair[0]..pair[1];
+        let moments = Moments::Bf16 {
+            m: with_m.then_some(&mut m_bits[run.clone()]),
+            v: with_v.then_some(&mut v_bits[run.clone()]),
+            dither,
+        };
+        let (g, first) = (GradientRef::Fp32(&g[run.clone()]), run.start as u64);
+        let segments = [Segment { elements: run.len(), scalars }];
+        let (p, out) = (&mut p[run], WeightsOut::None);
+        let piece = update(Some(&pool), isa, kind, &segments, g, p, moments, out, first).unwrap();
+        sums.add(&piece);
+    }
+    let sum = |bits: &[u16], kept: bool| if kept { checksum(isa, as_bytes(bits), 0) } else { 0 };
+    assert_eq!((sums.m_out, sums.v_out), (sum(&m_bits, with_m), sum(&v_bits, with_v)));
+    let widen = |bits: &[u16]| bits.iter().map(|&bits| bits.into()).collect();
+    let state = State { p: bits(&p), m: widen(&m_bits), v: widen(&v_bits) };
+    (plain_state, state, sums)
+}
+
+#[test]
+fn narrow_moments_are_rounded_alike_by_every_isa_and_thread_count() {
+    for kind in KINDS {
+        for length in SIZES {
+            let (expected, _, sums) = narrow(Isa::Scalar, kind, length, &[], 1, 77);
+            for &isa in Isa::available() {
+                for threads in [1, 3] {
+                    let (_, state, same) = narrow(isa, kind, length, &[], threads, 77);
+                    assert!(state == expected, "{kind:?} {isa:?} {length}, {threads} threads");
+                    assert_eq!(same, sums);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn narrow_moments_keep_nan_infinity_and_sign() {
+    let length = boundaries().len();
+    let h = HyperParameters { lr: 0.0, beta1: 1.0, beta2: 1.0, ..HyperParameters::default() };
+    let scalars = Scalars::new(Optimizer::SgdMomentum, &h, 1, 1.0);
+    let segments = [Segment { elements: length, scalars }];
+    let dither = Dither::new(1, 0);
+    let kept = |isa| {
+        let mut m = vec![0; length];
+        f32_to_bf16(&boundaries(), &mut m);
+        let moments = Moments::Bf16 { m: Some(&mut m), v: None, dither };
+        let (g, mut p) = (vec![0.0; length], vec![0.0; length]);
+        let (kind, out) = (Optimizer::SgdMomentum, WeightsOut::None);
+        let g = GradientRef::Fp32(&g);
+        update(None, isa, kind, &segments, g, &mut p, moments, out, 0).unwrap();
+        m
+    };
+    let mut before = vec![0; length];
+    f32_to_bf16(&boundaries(), &mut before);
+    for &isa in Isa::available() {
+        // What a bfloat16 holds needs no rounding: 0·(1-β) is added to it, which may turn -0 into 0.
+        for (&before, after) in before.iter().zip(kept(isa)) {
+            assert!(before == after || before & 0x7fff == 0 && after == 0, "{isa:?} {before:x}");
+        }
+    }
+}
+
+/// Second moments that fall by a thousandth each step: rounded to the nearest, they would never change.
+#[test]
+fn stochastic_rounding_follows_changes_below_the_last_place() {
+    const LENGTH: usize = 4096;
+    let mut v = vec![half::bf16::ONE.to_bits(); LENGTH];
+    let (mut p, mut m) = (vec![0.0; LENGTH], vec![0; LENGTH]);
+    assert_eq!(half::bf16::from_f32(0.999).to_f32(), 1.0);
+    for step in 1..=1000 {
+        let scalars = Scalars::new(Optimizer::Adamw, &hyper(0.0, 0.0), step, 1.0);
+        let dither = Dither::new(step, 0);
+        let moments = Moments::Bf16 { m: Some(&mut m), v: Some(&mut v), dither };
+        let g = vec![0.0; LENGTH];
+        adamw(Isa::detect(), scalars, GradientRef::Fp32(&g), &mut p, moments).unwrap();
+    }
+    let wide: Vec<f64> = v.iter().map(|&bits| half::bf16::from_bits(bits).to_f64()).collect();
+    let mean = wide.iter().sum::<f64>() / LENGTH as f64;
+    let spread = wide.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / LENGTH as f64;
+    let exact = 0.999_f64.powi(1000);
+    assert!((mean / exact - 1.0).abs() < 0.01, "{mean} {exact}");
+    assert!(spread.sqrt() / exact < 0.08, "{}", spread.sqrt() / exact);
+}
+
 /// AdamW on all elements with one set of scalars.
 fn adamw(
     isa: Isa,
@@ -154,7 +272,7 @@ fn adamw(
 fn arrays_of_different_length_are_refused() {
     let s = Scalars::new(Optimizer::Adamw, &hyper(1e-3, 0.0), 1, 1.0);
     let (mut p, mut m) = ([0.0; 4], [0.0; 4]);
-    let moments = Moments { m: Some(&mut m), v: None };
+    let moments = Moments::Fp32 { m: Some(&mut m), v: None };
     let g = GradientRef::Fp32(&[0.0; 4]);
     assert!(adamw(Isa::Scalar, s, g, &mut p, moments).is_err());
 }
@@ -163,7 +281,7 @@ fn arrays_of_different_length_are_refused() {
 fn a_moment_that_the_rule_does_not_keep_is_refused() {
     let scalars = Scalars::new(Optimizer::SgdMomentum, &hyper(1e-3, 0.0), 1, 1.0);
     let (mut p, mut m, mut v) = ([0.0; 4], [0.0; 4], [0.0; 4]);
-    let moments = Moments { m: Some(&mut m), v: Some(&mut v) };
+    let moments = Moments::Fp32 { m: Some(&mut m), v: Some(&mut v) };
     let g = GradientRef::Fp32(&[0.0; 4]);
     let segments = [Segment { elements: 4, scalars }];
     let kind = Optimizer::SgdMomentum;
@@ -187,7 +305,7 @@ fn sixteen_bit_gradients_equal_their_widened_values() {
         let scalars = Scalars::new(Optimizer::Adamw, &hyper(1e-3, 0.01), 1, 1.0);
         let update_with = |g: GradientRef| {
             let (_, mut p, mut m, mut v) = arrays(3000);
-            let moments = Moments { m: Some(&mut m), v: Some(&mut v) };
+            let moments = Moments::Fp32 { m: Some(&mut m), v: Some(&mut v) };
             adamw(Isa::detect(), scalars, g, &mut p, moments).unwrap();
             bits(&p)
         };
@@ -204,7 +322,7 @@ fn largest_step(gradients: impl Iterator<Item = f32>) -> f64 {
     for (g, step) in gradients.zip(1..) {
         let s = Scalars::new(Optimizer::Adamw, &h, step, 1.0);
         let before = p[0];
-        let moments = Moments { m: Some(&mut m), v: Some(&mut v) };
+        let moments = Moments::Fp32 { m: Some(&mut m), v: Some(&mut v) };
         adamw(Isa::detect(), s, GradientRef::Fp32(&[g]), &mut p, moments).unwrap();
         let bias = (1.0 - h.beta2.powf(step as f64)).sqrt() / (1.0 - h.beta1.powf(step as f64));
         largest = largest.max(f64::from((p[0] - before).abs()) / (h.lr * bias));
@@ -243,7 +361,7 @@ fn every_isa_rounds_weights_alike_at_every_boundary_and_for_nan() {
     let copy = |isa, half: bool| {
         let (mut p, mut m, mut v) = (boundaries(), g.clone(), g.clone());
         let mut bits = vec![0; g.len()];
-        let moments = Moments { m: Some(&mut m), v: Some(&mut v) };
+        let moments = Moments::Fp32 { m: Some(&mut m), v: Some(&mut v) };
         let out = if half { WeightsOut::Fp16(&mut bits) } else { WeightsOut::Bf16(&mut bits) };
         let g = GradientRef::Fp32(&g);
         update(None, isa, Optimizer::Adamw, &segments, g, &mut p, moments, out, 0).unwrap();
@@ -282,7 +400,7 @@ proptest! {
                 let (_, mut p, mut m, mut v) = arrays(length);
                 let mut total = UpdateSums::default();
                 for (from, to) in [(0, cut), (cut, length)] {
-                    let moments = Moments { m: Some(&mut m[from..to]), v: Some(&mut v[from..to]) };
+                    let moments = Moments::Fp32 { m: Some(&mut m[from..to]), v: Some(&mut v[from..to]) };
                     let elements = if covered { to - from } else { 0 };
                     let g = GradientRef::Bf16(&g[from..to]);
                     total.add(&update(
@@ -293,6 +411,21 @@ proptest! {
                 prop_assert_eq!(total.gradient_in, whole);
                 prop_assert_eq!(total.param_out, checksum(isa, as_bytes(&p), 0));
             }
+        }
+    }
+
+    #[test]
+    fn narrow_moments_are_the_same_wherever_they_are_cut_and_wherever_they_lie(
+        length in 1_usize..3000, cut in any::<prop::sample::Index>(), origin in any::<u64>(),
+        kind in prop::sample::select(KINDS.to_vec()),
+    ) {
+        let cut = cut.index(length);
+        let (expected, whole, sums) = narrow(Isa::Scalar, kind, length, &[], 1, origin);
+        prop_assert!(whole == expected);
+        for &isa in Isa::available() {
+            let (_, state, same) = narrow(isa, kind, length, &[cut], 1, origin);
+            prop_assert!(state == expected);
+            prop_assert_eq!(same, sums);
         }
     }
 
@@ -319,7 +452,7 @@ proptest! {
         let (g, mut p, mut m, mut v) = arrays(length);
         let mut total = UpdateSums::default();
         for (from, to) in [(0, cut), (cut, length)] {
-            let moments = Moments { m: Some(&mut m[from..to]), v: Some(&mut v[from..to]) };
+            let moments = Moments::Fp32 { m: Some(&mut m[from..to]), v: Some(&mut v[from..to]) };
             let segments = [Segment { elements: to - from, scalars }];
             let g = GradientRef::Fp32(&g[from..to]);
             total.add(&update(None, Isa::detect(), kind, &segments, g, &mut p[from..to], moments, WeightsOut::None, from as u64).unwrap());

@@ -196,6 +196,7 @@ fn make(
         drives: spec.layout.drives,
         optimizer: spec.optimizer,
         master: DType::Fp32,
+        moments: spec.moments,
         gradients: spec.gradients,
         residual: spec.residual,
         elements: spec.layout.elements,

@@ -7,7 +7,8 @@ use crate::types::{Optimizer, Variable};
 ///
 /// The digest is the first 16 bytes, in hexadecimal, of BLAKE3 over: optimizer step (u64), elements N (u64), and for
 /// each stored variable in the order `param`, `exp_avg`, `exp_avg_sq`: the length of its name (u64), its name, and its own
-/// BLAKE3 (32 bytes) over its N elements as little-endian fp32 in flat order, without padding. Integers are
+/// BLAKE3 (32 bytes) over its N elements as little-endian fp32 (widened, where they are stored in fewer bits) in flat order,
+/// without padding. Integers are
 /// little-endian. Number of drives, subgroup size, placement, padding and gradients do not enter, so a state in memory and
 /// a state on any set of drives have the same digest when they are the same state.
 ///

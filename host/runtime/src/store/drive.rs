@@ -215,7 +215,8 @@ impl DriveStore {
         self.files.metadata()
     }
 
-    /// Offset in `slots.nf` of a variable of a slot; its part takes `padded elements × 4` bytes there.
+    /// Offset in `slots.nf` of a variable of a slot; its part takes its padded elements times the bytes of
+    /// [`StateSpec::dtype`] there.
     pub fn data_offset(&self, slot: u32, variable: Variable) -> Result<u64> {
         self.geometry.slot_data(slot, variable)
     }

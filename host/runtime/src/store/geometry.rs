@@ -26,6 +26,11 @@ pub const fn spare_slots(parts: u64) -> u64 {
     if parts < SPARE_SLOTS { parts } else { SPARE_SLOTS }
 }
 
+/// The same where an update may be prepared before it is certain: every part has one to spare.
+const fn spare_slots_of(parts: u64, speculative: bool) -> u64 {
+    if speculative { parts } else { spare_slots(parts) }
+}
+
 /// Records in the journal's ring.
 pub(crate) const JOURNAL_RECORDS: u64 = 64;
 
@@ -54,6 +59,8 @@ pub(crate) struct Geometry {
     pub padded: Vec<u64>,
     /// The stored variables.
     pub variables: &'static [Variable],
+    /// Number format of each of them.
+    formats: Vec<DType>,
     /// Gradient format.
     pub gradients: GradientFormat,
     /// Elements of one variable of a slot (`L_max`).
@@ -120,8 +127,9 @@ impl Geometry {
             .collect();
         Ok(Self {
             capacity: spec.layout.longest(Some(drive)),
-            slots: count + spare_slots(u64::from(count)) as u32,
+            slots: count + spare_slots_of(u64::from(count), spec.speculative) as u32,
             variables: spec.optimizer.variables(),
+            formats: spec.optimizer.variables().iter().map(|&v| spec.dtype(v)).collect(),
             gradients: spec.gradients,
             residual: spec.residual,
             residual_bytes: if spec.residual { next } else { 0 },
@@ -141,14 +149,15 @@ impl Geometry {
             .map_err(|_| Error::Invalid(format!("part {part} of the layout is not on this drive")))
     }
 
-    /// Bytes that one variable takes in a slot.
-    fn variable_bytes(&self) -> u64 {
-        align_up(self.capacity * 4, self.alignment)
+    /// Bytes that the first `count` variables take in a slot.
+    fn variables_bytes(&self, count: usize) -> u64 {
+        let bytes = |dtype: &DType| align_up(self.capacity * dtype.bytes(), self.alignment);
+        self.formats[..count].iter().map(bytes).sum()
     }
 
     /// Bytes from one slot to the next.
     pub fn slot_bytes(&self) -> u64 {
-        self.alignment + self.variables.len() as u64 * self.variable_bytes()
+        self.alignment + self.variables_bytes(self.formats.len())
     }
 
     /// Offset of the header of a slot.
@@ -161,7 +170,7 @@ impl Geometry {
         let index = self.variables.iter().position(|&stored| stored == variable);
         match index {
             Some(index) if slot < self.slots => {
-                Ok(self.slot_header(slot) + self.alignment + index as u64 * self.variable_bytes())
+                Ok(self.slot_header(slot) + self.alignment + self.variables_bytes(index))
             }
             _ => Err(Error::Invalid(format!(
                 "there is no {} in slot {slot} of {}",
@@ -260,7 +269,8 @@ mod tests {
         });
         let parts: Vec<Part> = parts.collect();
         let layout = Layout::new(start, 1024, drives, parts).unwrap();
-        StateSpec { optimizer, gradients, residual: true, layout }
+        let (moments, residual, speculative) = (DType::Fp32, true, false);
+        StateSpec { optimizer, moments, gradients, residual, speculative, layout }
     }
 
     proptest! {
@@ -272,20 +282,25 @@ mod tests {
             top_k: bool,
             alignment in proptest::sample::select(vec![512_u64, 4096, 16384]),
             optimizer in proptest::sample::select(vec![Optimizer::Adamw, Optimizer::SgdMomentum]),
+            moments in proptest::sample::select(vec![DType::Fp32, DType::Bf16]),
+            speculative: bool,
         ) {
             let gradients = if top_k {
                 GradientFormat::TopK { keep, values: DType::Fp16 }
             } else {
                 GradientFormat::Dense { dtype: DType::Fp32 }
             };
-            let spec = spec(&lengths, drives, gradients, optimizer);
+            let spec = StateSpec { moments, speculative, ..spec(&lengths, drives, gradients, optimizer) };
             for drive in 0..drives {
                 let g = Geometry::new(&spec, drive, alignment).unwrap();
+                let parts = g.parts.len() as u32;
+                prop_assert_eq!(g.slots, if speculative { 2 * parts } else { parts + parts.min(3) });
                 let mut slots = Vec::new();
                 for slot in 0..g.slots {
                     slots.push((g.slot_header(slot), g.alignment));
                     for &variable in g.variables {
-                        slots.push((g.slot_data(slot, variable).unwrap(), g.capacity * 4));
+                        let width = spec.dtype(variable).bytes();
+                        slots.push((g.slot_data(slot, variable).unwrap(), g.capacity * width));
                     }
                 }
                 let (mut gradients, mut residual) = (Vec::new(), Vec::new());

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::io::{IoEngine, IoOptions};
 use crate::layout::Layout;
 use crate::memory::{Arena, Region};
-use crate::types::Optimizer;
+use crate::types::{DType, Optimizer};
 
 /// Bytes read at a time.
 const BLOCK_BYTES: u64 = 4 << 20;
@@ -34,6 +34,8 @@ pub struct StateReport {
     pub interrupted: bool,
     /// Update rule.
     pub optimizer: Optimizer,
+    /// Number format of the moments.
+    pub moments: DType,
     /// How gradients are stored.
     pub gradients: GradientFormat,
     /// Elements of the flat parameter vector.
@@ -133,6 +135,7 @@ pub fn inspect(dirs: &[PathBuf]) -> Result<StateReport> {
         iteration: recovered.iteration,
         interrupted: recovered.redo.is_some(),
         optimizer: first.superblock().optimizer,
+        moments: first.superblock().moments,
         gradients: first.superblock().gradients,
         elements: first.superblock().elements,
         drives,
@@ -197,11 +200,9 @@ pub fn digest<'a>(stores: impl IntoIterator<Item = &'a DriveStore>) -> Result<St
     let mut scratch = scratch()?;
     for (part, run) in layout.parts.iter().enumerate() {
         let store = stores[run.drive as usize];
-        let real = run.elements * 4;
         for array in store.stored_state(part)? {
-            store.read_verified(&array, &mut scratch, &mut |done, piece| {
-                let real = real.saturating_sub(done).min(piece.len() as u64) as usize;
-                digest.add_bytes(array.variable, &piece[..real]);
+            store.read_values(&array, run.elements, &mut scratch, &mut |_, values| {
+                digest.add(array.variable, values);
                 Ok(())
             })?;
         }

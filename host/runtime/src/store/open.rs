@@ -286,12 +286,15 @@ fn read_drive(
     let layout = decode_layout(&path, &superblock, &bytes)?;
     let spec = StateSpec {
         optimizer: superblock.optimizer,
+        moments: superblock.moments,
         gradients: superblock.gradients,
         residual: superblock.residual,
+        speculative: superblock.speculative(&layout),
         layout,
     };
     if let Some(expected) = expected {
         check_spec(dir, &spec, expected)?;
+        check_slots(dir, &superblock, expected)?;
     }
     let geometry = Geometry::new(&spec, superblock.drive, superblock.alignment)?;
     let mode = if write { OpenMode::ReadWrite } else { OpenMode::Read };
@@ -321,6 +324,13 @@ fn check_spec(dir: &Path, stored: &StateSpec, expected: &StateSpec) -> Result<()
             expected.optimizer.name()
         ));
     }
+    if stored.moments != expected.moments {
+        return differs(format!(
+            "the run has --moment-dtype {}, not {}",
+            stored.moments.name(),
+            expected.moments.name()
+        ));
+    }
     if stored.layout.elements != expected.layout.elements {
         return differs(format!(
             "the run has a model of {} parameters, not {} (--layers, --hidden, --vocab, --seq)",
@@ -344,6 +354,22 @@ fn check_spec(dir: &Path, stored: &StateSpec, expected: &StateSpec) -> Result<()
         ));
     }
     Ok(())
+}
+
+/// A run that prepares updates needs a slot more for each part.
+fn check_slots(dir: &Path, superblock: &Superblock, expected: &StateSpec) -> Result<()> {
+    let parts = expected.layout.on_drive(superblock.drive).len() as u64;
+    if !expected.speculative || u64::from(superblock.slots) >= 2 * parts {
+        return Ok(());
+    }
+    Err(Error::Drives {
+        what: format!(
+            "{}: --overlap-update needs a slot more for each of the {parts} parts, but the run was begun without it and has {} slots",
+            dir.display(),
+            superblock.slots
+        ),
+        remedy: "resume without --overlap-update, or move the run to other drives with nearfield state repartition --overlap-update".into(),
+    })
 }
 
 fn read_journal(

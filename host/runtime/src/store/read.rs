@@ -4,11 +4,13 @@ use super::drive::DriveStore;
 use super::superblock::GradientFormat;
 use crate::error::{Error, Result};
 use crate::io::DriveFile;
-use crate::kernels::{Isa, checksum};
-use crate::types::Variable;
+use crate::kernels::{Isa, bf16_to_f32, checksum, f16_to_f32};
+use crate::types::{DType, Variable};
 
-/// fp32 elements of a page: direct I/O reads whole ones.
-const PAGE_ELEMENTS: u64 = 1024;
+/// Direct I/O reads whole pages of this many bytes.
+const PAGE_BYTES: u64 = 4096;
+/// Elements widened at a time.
+const TILE: usize = 4096;
 
 /// One array of a part as it lies on a drive.
 #[derive(Debug, Clone, Copy)]
@@ -17,6 +19,8 @@ pub struct StoredArray<'a> {
     pub part: usize,
     /// Which array.
     pub variable: Variable,
+    /// Number format of its elements; kept indices are numbers of 4 bytes.
+    pub dtype: DType,
     /// The file that holds it.
     pub file: &'a DriveFile,
     /// Offset in the file, bytes.
@@ -34,15 +38,16 @@ impl DriveStore {
     /// [`Error::Invalid`] for a part of another drive.
     pub fn stored_state(&self, part: usize) -> Result<Vec<StoredArray<'_>>> {
         let state = self.expected(part)?;
-        let bytes = self.spec().layout.padded(part) * 4;
+        let elements = self.spec().layout.padded(part);
         let variables = self.superblock().optimizer.variables();
         variables
             .iter()
             .zip(state.checksums)
             .map(|(&variable, checksum)| {
                 let offset = self.data_offset(state.slot, variable)?;
-                let file = self.slots_file();
-                Ok(StoredArray { part, variable, file, offset, bytes, checksum })
+                let dtype = self.spec().dtype(variable);
+                let (file, bytes) = (self.slots_file(), elements * dtype.bytes());
+                Ok(StoredArray { part, variable, dtype, file, offset, bytes, checksum })
             })
             .collect()
     }
@@ -53,18 +58,20 @@ impl DriveStore {
     /// [`Error::Invalid`] when none is stored.
     pub fn stored_gradient(&self, part: usize) -> Result<Vec<StoredArray<'_>>> {
         let info = self.gradient_info(part)?;
-        let variables: &[Variable] = match self.superblock().gradients {
-            GradientFormat::Dense { .. } => &[Variable::Gradient],
-            GradientFormat::TopK { .. } => &[Variable::GradientIndex, Variable::GradientValue],
+        let variables: &[(Variable, DType)] = match self.superblock().gradients {
+            GradientFormat::Dense { dtype } => &[(Variable::Gradient, dtype)],
+            GradientFormat::TopK { values, .. } => {
+                &[(Variable::GradientIndex, DType::Fp32), (Variable::GradientValue, values)]
+            }
         };
         variables
             .iter()
             .zip(info.checksums)
-            .map(|(&variable, checksum)| {
+            .map(|(&(variable, dtype), checksum)| {
                 let offset = self.gradient_offset(part, variable)?;
                 let bytes = self.gradient_bytes(part, variable)?;
                 let file = self.gradients_file();
-                Ok(StoredArray { part, variable, file, offset, bytes, checksum })
+                Ok(StoredArray { part, variable, dtype, file, offset, bytes, checksum })
             })
             .collect()
     }
@@ -79,6 +86,7 @@ impl DriveStore {
         Ok(Some(StoredArray {
             part,
             variable: Variable::Residual,
+            dtype: DType::Fp32,
             file,
             offset: info.offset,
             bytes: self.spec().layout.padded(part) * 4,
@@ -86,8 +94,8 @@ impl DriveStore {
         }))
     }
 
-    /// Reads elements `[first, first + elements)` of an fp32 array in pieces that fit `scratch`, whole pages at a time. `visit` gets
-    /// each piece with its first element. Nothing is compared with a checksum, which covers the whole array.
+    /// Reads elements `[first, first + elements)` of an array as fp32, in pieces that fit `scratch`, whole pages at a time.
+    /// `visit` gets each piece with its first element. Nothing is compared with a checksum, which covers the whole array.
     ///
     /// # Errors
     /// What the drive or `visit` reports.
@@ -99,16 +107,18 @@ impl DriveStore {
         scratch: &mut [u8],
         visit: &mut dyn FnMut(u64, &[f32]) -> Result<()>,
     ) -> Result<()> {
-        let room = scratch.len() as u64 / 4;
+        let width = array.dtype.bytes();
+        let page = PAGE_BYTES / width;
+        let room = scratch.len() as u64 / width;
         let (mut next, end) = (first, first + elements);
         while next < end {
-            let from = next / PAGE_ELEMENTS * PAGE_ELEMENTS;
-            let count = room.min((end - from).next_multiple_of(PAGE_ELEMENTS));
-            let piece = &mut scratch[..4 * count as usize];
-            self.engine().read(array.file, array.offset + 4 * from, piece)?;
+            let from = next / page * page;
+            let count = room.min((end - from).next_multiple_of(page));
+            let piece = &mut scratch[..(width * count) as usize];
+            self.engine().read(array.file, array.offset + width * from, piece)?;
             let last = (from + count).min(end);
-            let wanted = (next - from) as usize..(last - from) as usize;
-            visit(next, &bytemuck::cast_slice::<u8, f32>(piece)[wanted])?;
+            let wanted = ((next - from) * width) as usize..((last - from) * width) as usize;
+            widened(array.dtype, &piece[wanted], &mut |at, values| visit(next + at, values))?;
             next = last;
         }
         Ok(())
@@ -155,6 +165,26 @@ impl DriveStore {
         Err(self.corrupt(array.part, array.variable, array.checksum, found))
     }
 
+    /// [`DriveStore::read_verified`] for an array of numbers, as fp32 and without padding: `visit` gets the first `elements`
+    /// of them in pieces, each with its first element.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_values(
+        &self,
+        array: &StoredArray,
+        elements: u64,
+        scratch: &mut [u8],
+        visit: &mut dyn FnMut(u64, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let width = array.dtype.bytes();
+        self.read_verified(array, scratch, &mut |done, piece| {
+            let first = done / width;
+            let real = (elements.saturating_sub(first) * width).min(piece.len() as u64) as usize;
+            widened(array.dtype, &piece[..real], &mut |at, values| visit(first + at, values))
+        })
+    }
+
     /// The error that an array of `part` is not what was stored.
     pub fn corrupt(&self, part: usize, variable: Variable, expected: u64, found: u64) -> Error {
         Error::Corrupt {
@@ -166,4 +196,27 @@ impl DriveStore {
             found,
         }
     }
+}
+
+/// Numbers as fp32, in pieces: `visit` gets each with the number of elements before it.
+fn widened(
+    dtype: DType,
+    bytes: &[u8],
+    visit: &mut dyn FnMut(u64, &[f32]) -> Result<()>,
+) -> Result<()> {
+    if dtype == DType::Fp32 {
+        return visit(0, bytemuck::cast_slice(bytes));
+    }
+    let mut wide = [0.0; TILE];
+    let mut done = 0;
+    for tile in bytemuck::cast_slice::<u8, u16>(bytes).chunks(TILE) {
+        let wide = &mut wide[..tile.len()];
+        match dtype {
+            DType::Bf16 => bf16_to_f32(tile, wide),
+            _ => f16_to_f32(tile, wide),
+        }
+        visit(done, wide)?;
+        done += tile.len() as u64;
+    }
+    Ok(())
 }

@@ -10,7 +10,7 @@ use super::superblock::GradientFormat;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::memory::Region;
-use crate::types::{HyperParameters, Optimizer, Variable};
+use crate::types::{DType, HyperParameters, Optimizer, Variable};
 
 /// Master weights and moments on drives that no run is using.
 pub struct StateReader {
@@ -52,6 +52,11 @@ impl StateReader {
     /// Update rule.
     pub fn optimizer(&self) -> Optimizer {
         self.loaded.stores[0].superblock().optimizer
+    }
+
+    /// Number format of the moments.
+    pub fn moments(&self) -> DType {
+        self.loaded.stores[0].superblock().moments
     }
 
     /// How gradients are stored, and whether residuals of compression are.

@@ -10,8 +10,8 @@ const SLOT_MAGIC: Magic = *b"NFSLOT\0\0";
 /// The header of a slot: one sealed block in front of the slot's variables.
 ///
 /// `slots.nf` is a row of equal slots: `[header][param][exp_avg][exp_avg_sq]`, with the variables that the
-/// optimizer keeps, each `L_max` elements of fp32 and rounded up to the drive's alignment. A drive has a
-/// slot for each of its parts and up to three more. State is **never overwritten in place**: the update of
+/// optimizer keeps, each `L_max` elements (moments: fp32 or bf16, as the superblock says) and rounded up to the drive's
+/// alignment. A drive has a slot for each of its parts and up to three more, or one more for each. State is **never overwritten in place**: the update of
 /// a part reads its slot and writes a free one.
 ///
 /// Order, and what it protects (`Durability::Power`):

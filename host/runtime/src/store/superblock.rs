@@ -5,9 +5,10 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::block::{self, BLOCK_BYTES, Block, Fields, Magic, Take};
+use super::geometry::spare_slots;
 use crate::error::{Error, Result};
 use crate::layout::{Layout, Part, align_up};
-use crate::types::{DType, Optimizer};
+use crate::types::{DType, Optimizer, Variable};
 
 /// Name of the superblock in a drive directory.
 pub(crate) const SUPERBLOCK_FILE: &str = "superblock.nf";
@@ -76,12 +77,26 @@ pub enum GradientFormat {
 pub struct StateSpec {
     /// The update rule, which says the variables kept.
     pub optimizer: Optimizer,
+    /// Number format of the moments: fp32 or bf16.
+    pub moments: DType,
     /// Gradient format.
     pub gradients: GradientFormat,
     /// Whether error-feedback residuals are kept.
     pub residual: bool,
+    /// Whether every part has a slot to spare, so that an update can be prepared before it is certain.
+    pub speculative: bool,
     /// Which part lies where.
     pub layout: Layout,
+}
+
+impl StateSpec {
+    /// Number format in which a variable of the state lies on the drives.
+    pub fn dtype(&self, variable: Variable) -> DType {
+        match variable {
+            Variable::ExpAvg | Variable::ExpAvgSq => self.moments,
+            _ => DType::Fp32,
+        }
+    }
 }
 
 /// The superblock of a drive: one sealed block, 4096 bytes.
@@ -92,7 +107,8 @@ pub struct StateSpec {
 ///
 /// Body: run id 16, drive u32, drives u32, optimizer u8, gradient kind u8 (0 dense, 1 top-k), gradient
 /// dtype u8, master dtype u8, keep f64, residual u8, elements u64, align_elements u64, alignment u64
-/// (bytes), capacity u64 (elements), slots u32, parts u32, BLAKE3 of `layout.nf` 32.
+/// (bytes), capacity u64 (elements), slots u32, parts u32, BLAKE3 of `layout.nf` 32, moments dtype u8 (absent in
+/// states of earlier builds: fp32).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Superblock {
     /// The run that the drive belongs to.
@@ -103,8 +119,10 @@ pub struct Superblock {
     pub drives: u32,
     /// The update rule.
     pub optimizer: Optimizer,
-    /// Number format of master weights and moments.
+    /// Number format of master weights.
     pub master: DType,
+    /// Number format of moments.
+    pub moments: DType,
     /// Gradient format.
     pub gradients: GradientFormat,
     /// Whether `residual.nf` exists.
@@ -144,6 +162,12 @@ pub(crate) fn dtype_from(code: u8) -> Option<DType> {
 }
 
 impl Superblock {
+    /// Whether the drive has a slot to spare for each of its parts where others have three.
+    pub(crate) fn speculative(&self, layout: &Layout) -> bool {
+        let parts = layout.on_drive(self.drive).len() as u64;
+        u64::from(self.slots) > parts + spare_slots(parts)
+    }
+
     /// The block as it lies on the drive.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (kind, dtype, keep) = match self.gradients {
@@ -159,6 +183,7 @@ impl Superblock {
             .u8(u8::from(self.residual));
         body.u64(self.elements).u64(self.align_elements).u64(self.alignment).u64(self.capacity);
         body.u32(self.slots).u32(self.parts).bytes(&self.layout_digest);
+        body.u8(dtype_code(self.moments));
         let mut out = vec![0; BLOCK_BYTES];
         block::encode(&SUPERBLOCK_MAGIC, 0, &body.0, &mut out);
         out
@@ -175,12 +200,13 @@ impl Superblock {
             1 => GradientFormat::TopK { keep, values: dtype },
             _ => return None,
         };
-        let superblock = Self {
+        let mut superblock = Self {
             run,
             drive,
             drives,
             optimizer,
             master,
+            moments: DType::Fp32,
             gradients,
             residual: take.u8()? != 0,
             elements: take.u64()?,
@@ -191,6 +217,9 @@ impl Superblock {
             parts: take.u32()?,
             layout_digest: take.bytes(32)?.try_into().ok()?,
         };
+        if !take.0.is_empty() {
+            superblock.moments = dtype_from(take.u8()?)?;
+        }
         take.end()?;
         Some(superblock)
     }
@@ -342,6 +371,7 @@ mod tests {
             drives: 2,
             optimizer: Optimizer::SgdMomentum,
             master: DType::Fp32,
+            moments: DType::Bf16,
             gradients,
             residual: true,
             elements: 10,
@@ -367,6 +397,18 @@ mod tests {
         let written = superblock(GradientFormat::Dense { dtype: DType::Fp32 });
         let file = encode_layout(written.run, &layout());
         assert_eq!(decode_layout(Path::new("l"), &written, &file).unwrap(), layout());
+    }
+
+    #[test]
+    fn a_superblock_that_says_nothing_of_moments_has_them_in_fp32() {
+        let written = superblock(GradientFormat::Dense { dtype: DType::Fp32 });
+        let block = written.encode();
+        let Block::Valid { body, .. } = block::decode(&SUPERBLOCK_MAGIC, &block) else {
+            panic!("the block was just encoded")
+        };
+        let old = Superblock::from_body(&body[..body.len() - 1]).unwrap();
+        assert_eq!(old, Superblock { moments: DType::Fp32, ..written });
+        assert_eq!(Superblock::from_body(&body[..body.len() - 2]), None);
     }
 
     #[test]

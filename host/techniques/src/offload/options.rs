@@ -1,6 +1,6 @@
 //! What the user chooses: the system, placement, number formats, buffers.
 
-use nearfield_runtime::types::{DType, Optimizer};
+use nearfield_runtime::types::{DType, Optimizer, Variable};
 use nearfield_runtime::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -133,6 +133,8 @@ pub struct OffloadOptions {
     pub gradient_dtype: DType,
     /// Number format of the working weights.
     pub weights_dtype: DType,
+    /// Number format of the moments, fp32 or bf16: a third less to read and write in each step of Adam, and to keep.
+    pub moment_dtype: DType,
     /// How weights come back, where host memory has a copy of them.
     pub upstream: Upstream,
     /// Where the working weights are read from.
@@ -165,6 +167,7 @@ impl Default for OffloadOptions {
             subgroup_elements: 40_000_000,
             gradient_dtype: DType::Fp32,
             weights_dtype: DType::Fp32,
+            moment_dtype: DType::Fp32,
             upstream: Upstream::Fp16Local,
             weights: WeightsPlace::Host,
             activations: ActivationPlace::Host,
@@ -181,7 +184,22 @@ impl Default for OffloadOptions {
 impl OffloadOptions {
     /// Stored parts are padded to this many elements, so that every transfer is a multiple of 4096 bytes.
     pub const fn align_elements(&self) -> u64 {
-        4096 / self.gradient_dtype.bytes()
+        let (gradient, moment) = (self.gradient_dtype.bytes(), self.moment_dtype.bytes());
+        4096 / if gradient < moment { gradient } else { moment }
+    }
+
+    /// Bytes of one element of a variable as it lies on the drives.
+    pub fn variable_bytes(&self, variable: Variable) -> u64 {
+        match variable {
+            Variable::Gradient => self.gradient_dtype.bytes(),
+            Variable::ExpAvg | Variable::ExpAvgSq => self.moment_dtype.bytes(),
+            _ => 4,
+        }
+    }
+
+    /// Bytes that the stored variables take together for each element.
+    pub fn state_bytes_per_element(&self) -> u64 {
+        self.optimizer.variables().iter().map(|&variable| self.variable_bytes(variable)).sum()
     }
 
     /// Whether gradients are compressed.
@@ -203,7 +221,7 @@ impl OffloadOptions {
     /// and the weights' copy where one is emitted.
     pub fn buffer_bytes_per_element(&self) -> u64 {
         let copy = if self.emits_weights() { self.weights_dtype.bytes() } else { 0 };
-        4 * self.optimizer.variables().len() as u64 + self.gradient_dtype.bytes() + copy
+        self.state_bytes_per_element() + self.gradient_dtype.bytes() + copy
     }
 
     /// Pieces that the system really uses: only the overlapped handler hands over pieces.
@@ -225,6 +243,12 @@ impl OffloadOptions {
         }
         if self.pieces == 0 || self.pieces > 1024 {
             return invalid(format!("--pieces {} must be between 1 and 1024", self.pieces));
+        }
+        if self.moment_dtype == DType::Fp16 {
+            return invalid(
+                "--moment-dtype fp16 cannot hold the squares of small gradients; use bf16 or fp32"
+                    .into(),
+            );
         }
         if self.tensor_parallel == 0 || self.tensor_parallel > 64 {
             let count = self.tensor_parallel;

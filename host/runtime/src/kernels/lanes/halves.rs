@@ -45,10 +45,34 @@ pub(super) mod of_256 {
             let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, half));
             let quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
             let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(value, value));
-            let words = _mm256_blendv_epi8(rounded, quiet, nan);
+            store_lower_halves(_mm256_blendv_epi8(rounded, quiet, nan), to);
+        }
+    }
+
+    /// # Safety
+    /// 16 bytes can be written.
+    #[inline(always)]
+    unsafe fn store_lower_halves(words: __m256i, to: *mut u16) {
+        // SAFETY: the caller's promise.
+        unsafe {
             // Packing works within halves of the vector, so each half's result lies in quarters 0 and 2.
             let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(words, words));
             _mm_storeu_si128(to.cast(), _mm256_castsi256_si128(packed));
+        }
+    }
+
+    /// # Safety
+    /// 16 bytes can be written.
+    #[inline(always)]
+    pub unsafe fn store_bf16_dithered(value: __m256, to: *mut u16, random: __m256i) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let bits = _mm256_castps_si256(value);
+            let quiet = _mm256_or_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(0x40));
+            let dither = _mm256_and_si256(random, _mm256_set1_epi32(0xffff));
+            let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, dither));
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(value, value));
+            store_lower_halves(_mm256_blendv_epi8(rounded, quiet, nan), to);
         }
     }
 
@@ -104,6 +128,22 @@ pub(super) mod of_512 {
             let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
             let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half));
             let quiet = _mm512_or_si512(top, _mm512_set1_epi32(0x40));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(value, value);
+            let words = _mm512_mask_blend_epi32(nan, rounded, quiet);
+            _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(words));
+        }
+    }
+
+    /// # Safety
+    /// 32 bytes can be written.
+    #[inline(always)]
+    pub unsafe fn store_bf16_dithered(value: __m512, to: *mut u16, random: __m512i) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let bits = _mm512_castps_si512(value);
+            let quiet = _mm512_or_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(0x40));
+            let dither = _mm512_and_si512(random, _mm512_set1_epi32(0xffff));
+            let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, dither));
             let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(value, value);
             let words = _mm512_mask_blend_epi32(nan, rounded, quiet);
             _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(words));

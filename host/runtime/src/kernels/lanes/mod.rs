@@ -2,6 +2,8 @@
 //!
 //! Every operation rounds each element once, as IEEE 754 prescribes, so the width does not show in the results.
 
+use super::dither::MULTIPLIERS;
+
 #[cfg(target_arch = "x86_64")]
 mod halves;
 #[cfg(target_arch = "x86_64")]
@@ -17,6 +19,8 @@ pub(super) trait Lanes: Copy {
     type Weights: Copy;
     /// Partial sums of a checksum.
     type Sum: Copy;
+    /// One 32-bit number for each element.
+    type Words: Copy;
 
     /// # Safety
     /// `WIDTH` elements from `from` on can be read; no alignment is needed.
@@ -52,6 +56,16 @@ pub(super) trait Lanes: Copy {
     unsafe fn store_f16(self, to: *mut u16);
     /// Rounds to bfloat16 bits.
     unsafe fn store_bf16(self, to: *mut u16);
+    /// Rounds to bfloat16 bits, up or down as the lower 16 of the random bits say.
+    unsafe fn store_bf16_dithered(self, to: *mut u16, random: Self::Words);
+    /// The numbers from `first` on.
+    fn counters(first: u32) -> Self::Words;
+    /// The `WIDTH` numbers that follow.
+    fn advance_counters(counters: Self::Words) -> Self::Words;
+    /// The random bits of counters (see [`super::Dither`]).
+    fn scramble(counters: Self::Words, keys: [u32; 2]) -> Self::Words;
+    /// The upper 16 bits of each number.
+    fn upper_halves(words: Self::Words) -> Self::Words;
     /// The weights of the words that hold the 16-bit elements from `first_element` on, two a word; the first
     /// element is even where `WIDTH` is.
     fn half_weights(first_element: u64) -> Self::Sum;
@@ -70,6 +84,7 @@ impl Lanes for f32 {
     const WIDTH: usize = 1;
     type Weights = u32;
     type Sum = u64;
+    type Words = u32;
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
@@ -143,6 +158,30 @@ impl Lanes for f32 {
         // SAFETY: the caller's promise.
         unsafe { to.write_unaligned(bf16_bits(self)) }
     }
+    #[inline(always)]
+    unsafe fn store_bf16_dithered(self, to: *mut u16, random: u32) {
+        // SAFETY: the caller's promise.
+        unsafe { to.write_unaligned(bf16_dithered(self, random)) }
+    }
+    #[inline(always)]
+    fn counters(first: u32) -> u32 {
+        first
+    }
+    #[inline(always)]
+    fn advance_counters(counter: u32) -> u32 {
+        counter.wrapping_add(1)
+    }
+    #[inline(always)]
+    fn scramble(counter: u32, keys: [u32; 2]) -> u32 {
+        let mut word = counter ^ keys[0];
+        word = (word ^ (word >> 16)).wrapping_mul(MULTIPLIERS[0]) ^ keys[1];
+        word = (word ^ (word >> 15)).wrapping_mul(MULTIPLIERS[1]);
+        word ^ (word >> 16)
+    }
+    #[inline(always)]
+    fn upper_halves(word: u32) -> u32 {
+        word >> 16
+    }
     /// The next element's place.
     #[inline(always)]
     fn half_weights(first_element: u64) -> u64 {
@@ -165,6 +204,17 @@ impl Lanes for f32 {
 pub(super) fn bf16_bits(value: f32) -> u16 {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+    let quiet = (bits >> 16) | 0x40;
+    let nan = bits & 0x7fff_ffff > 0x7f80_0000;
+    (if nan { quiet } else { rounded }) as u16
+}
+
+/// `value` rounded to bfloat16, away from zero with the probability that its lower bits say: the lower 16 of `random` are
+/// added to them. A NaN stays one, as in [`bf16_bits`].
+#[inline(always)]
+pub(super) fn bf16_dithered(value: f32, random: u32) -> u16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(random & 0xffff) >> 16;
     let quiet = (bits >> 16) | 0x40;
     let nan = bits & 0x7fff_ffff > 0x7f80_0000;
     (if nan { quiet } else { rounded }) as u16

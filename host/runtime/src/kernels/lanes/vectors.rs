@@ -2,19 +2,21 @@
 
 use std::arch::x86_64::*;
 
-use super::{Lanes, halves, weight_of};
+use super::{Lanes, MULTIPLIERS, halves, weight_of};
 
 /// Implements [`Lanes`] for a vector type. A multiplication of words takes the lower half of each 64-bit
 /// element, so words of even and odd place are weighted one after the other.
 macro_rules! vector_lanes {
     ($vector:ty, $integers:ty, $width:literal, $load:ident, $store:ident, $splat:ident, $add:ident, $mul:ident,
      $div:ident, $sqrt:ident, $bits:ident, $load_integers:ident, $store_integers:ident, $splat_words:ident,
-     $add_words:ident, $mul_words:ident, $add_sums:ident, $shift:ident, $zero:ident, $halves:ident) => {
+     $add_words:ident, $mul_words:ident, $add_sums:ident, $shift:ident, $zero:ident, $shift_words:ident, $xor:ident,
+     $multiply_words:ident, $halves:ident) => {
         impl Lanes for $vector {
             const WIDTH: usize = $width;
             /// Weights of the words of even places, and of odd ones.
             type Weights = ($integers, $integers);
             type Sum = $integers;
+            type Words = $integers;
 
             #[inline(always)]
             unsafe fn load(from: *const f32) -> Self {
@@ -118,6 +120,44 @@ macro_rules! vector_lanes {
                 unsafe { halves::$halves::store_bf16(self, to) }
             }
             #[inline(always)]
+            unsafe fn store_bf16_dithered(self, to: *mut u16, random: Self::Words) {
+                // SAFETY: as above.
+                unsafe { halves::$halves::store_bf16_dithered(self, to, random) }
+            }
+            #[inline(always)]
+            fn counters(first: u32) -> Self::Words {
+                let mut words = [0_u32; $width];
+                for (place, word) in words.iter_mut().enumerate() {
+                    *word = first.wrapping_add(place as u32);
+                }
+                // SAFETY: as above; the array is as large as the vector.
+                unsafe { $load_integers(words.as_ptr().cast()) }
+            }
+            #[inline(always)]
+            fn advance_counters(counters: Self::Words) -> Self::Words {
+                // SAFETY: as above.
+                unsafe { $add_words(counters, $splat_words($width)) }
+            }
+            #[inline(always)]
+            fn scramble(counters: Self::Words, keys: [u32; 2]) -> Self::Words {
+                // SAFETY: as above.
+                unsafe {
+                    let key = |index: usize| $splat_words(keys[index] as i32);
+                    let factor = |index: usize| $splat_words(MULTIPLIERS[index] as i32);
+                    let word = $xor(counters, key(0));
+                    let word = $xor(word, $shift_words::<16>(word));
+                    let word = $xor($multiply_words(word, factor(0)), key(1));
+                    let word = $xor(word, $shift_words::<15>(word));
+                    let word = $multiply_words(word, factor(1));
+                    $xor(word, $shift_words::<16>(word))
+                }
+            }
+            #[inline(always)]
+            fn upper_halves(words: Self::Words) -> Self::Words {
+                // SAFETY: as above.
+                unsafe { $shift_words::<16>(words) }
+            }
+            #[inline(always)]
             fn half_weights(first_element: u64) -> Self::Sum {
                 debug_assert!(first_element.is_multiple_of(2));
                 let mut weights = [0_u64; $width / 2];
@@ -148,10 +188,12 @@ macro_rules! vector_lanes {
 vector_lanes! {
     __m256, __m256i, 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_add_ps, _mm256_mul_ps,
     _mm256_div_ps, _mm256_sqrt_ps, _mm256_castps_si256, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_set1_epi32,
-    _mm256_add_epi32, _mm256_mul_epu32, _mm256_add_epi64, _mm256_srli_epi64, _mm256_setzero_si256, of_256
+    _mm256_add_epi32, _mm256_mul_epu32, _mm256_add_epi64, _mm256_srli_epi64, _mm256_setzero_si256,
+    _mm256_srli_epi32, _mm256_xor_si256, _mm256_mullo_epi32, of_256
 }
 vector_lanes! {
     __m512, __m512i, 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_add_ps, _mm512_mul_ps,
     _mm512_div_ps, _mm512_sqrt_ps, _mm512_castps_si512, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_set1_epi32,
-    _mm512_add_epi32, _mm512_mul_epu32, _mm512_add_epi64, _mm512_srli_epi64, _mm512_setzero_si512, of_512
+    _mm512_add_epi32, _mm512_mul_epu32, _mm512_add_epi64, _mm512_srli_epi64, _mm512_setzero_si512,
+    _mm512_srli_epi32, _mm512_xor_si512, _mm512_mullo_epi32, of_512
 }

@@ -159,6 +159,8 @@ fn large(elements: u64) -> StateSpec {
         gradients: GradientFormat::Dense { dtype: DType::Fp32 },
         residual: false,
         optimizer: Optimizer::SgdMomentum,
+        moments: DType::Fp32,
+        speculative: false,
         layout: Layout::new(2 * elements, 1024, 2, vec![part(0), part(1)]).unwrap(),
     }
 }

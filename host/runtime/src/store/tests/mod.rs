@@ -30,6 +30,8 @@ fn spec() -> StateSpec {
     let parts: Vec<Part> = parts.collect();
     StateSpec {
         optimizer: Optimizer::SgdMomentum,
+        moments: DType::Fp32,
+        speculative: false,
         gradients: GradientFormat::Dense { dtype: DType::Fp32 },
         residual: true,
         layout: Layout::new(start, 1024, 2, parts).unwrap(),

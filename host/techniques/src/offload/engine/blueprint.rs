@@ -69,8 +69,10 @@ impl Blueprint {
         Ok(Self {
             spec: StateSpec {
                 optimizer: options.optimizer,
+                moments: options.moment_dtype,
                 gradients,
                 residual: options.error_feedback,
+                speculative: false,
                 layout: layout.clone(),
             },
             budget: MemoryBudget::new(&layout, options, staging, &paging),

@@ -49,9 +49,8 @@ impl MemoryBudget {
             WeightsPlace::Host => layout.elements * options.weights_dtype.bytes(),
             WeightsPlace::Drive => 0,
         };
-        let variables = 4 * options.optimizer.variables().len() as u64;
         if !options.system.on_drives() {
-            let width = variables + options.gradient_dtype.bytes();
+            let width = options.state_bytes_per_element() + options.gradient_dtype.bytes();
             return Self {
                 weights_bytes,
                 state_bytes: width * layout.padded_total(),

@@ -15,7 +15,8 @@ const PAGE_BYTES: u64 = 4096;
 #[derive(Debug, Clone)]
 pub(super) struct BufferSizes {
     variables: &'static [Variable],
-    state: Vec<u64>,
+    /// By variable.
+    state: Vec<Vec<u64>>,
     gradient: Vec<u64>,
     weights: Vec<u64>,
     pairs: Option<u64>,
@@ -36,11 +37,14 @@ impl BufferSizes {
     fn new(capacities: &[u64], layout: &Layout, options: &OffloadOptions) -> Self {
         let longest: u64 = capacities.iter().sum();
         let gradient_dtype = options.gradient_dtype;
-        let times = |width: u64| capacities.iter().map(|&elements| elements * width).collect();
+        let times = |width: u64| -> Vec<u64> {
+            capacities.iter().map(|&elements| elements * width).collect()
+        };
+        let variables = options.optimizer.variables();
         let copy = options.emits_weights().then(|| options.weights_dtype.bytes());
         Self {
-            variables: options.optimizer.variables(),
-            state: times(4),
+            variables,
+            state: variables.iter().map(|&v| times(options.variable_bytes(v))).collect(),
             gradient: times(gradient_dtype.bytes()),
             weights: copy.map(times).unwrap_or_default(),
             pairs: options.compressed().then(|| {
@@ -51,9 +55,10 @@ impl BufferSizes {
     }
 
     fn all(&self) -> impl Iterator<Item = u64> + '_ {
-        let state = self.state.iter().copied();
-        std::iter::repeat_n(state, self.variables.len())
+        self.state
+            .iter()
             .flatten()
+            .copied()
             .chain(self.gradient.iter().copied())
             .chain(self.weights.iter().copied())
             .chain(std::iter::repeat_n(self.pairs, 2).flatten())
@@ -85,8 +90,7 @@ impl BufferSet {
         let mut each = |sizes: &[u64]| -> Result<Vec<BufferId>> {
             sizes.iter().map(|&bytes| allocate(bytes)).collect()
         };
-        let state =
-            sizes.variables.iter().map(|_| each(&sizes.state)).collect::<Result<Vec<_>>>()?;
+        let state = sizes.state.iter().map(|sizes| each(sizes)).collect::<Result<Vec<_>>>()?;
         let gradient = each(&sizes.gradient)?;
         let weights = each(&sizes.weights)?;
         let pairs = match sizes.pairs {

@@ -197,8 +197,7 @@ impl Assembly {
         } else {
             let engine = &mut assembly.engine;
             let options = &engine.options;
-            let state =
-                MemoryState::new(engine.layout(), options.optimizer, options.gradient_dtype);
+            let state = MemoryState::new(engine.layout(), options);
             engine.memory = Some(state);
         }
         Ok(assembly)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nearfield_runtime::kernels;
-use nearfield_runtime::memory::Arena;
+use nearfield_runtime::memory::{Arena, Region};
 use nearfield_runtime::store::{self, DriveStore, StateDigest};
 use nearfield_runtime::{Error, Result};
 
@@ -17,13 +17,21 @@ impl OffloadEngine {
         let Some(state) = &self.memory else { return Ok(()) };
         for (part, run) in self.layout().parts.iter().enumerate() {
             let mut state = state.part(part);
-            let variables = self.options.optimizer.variables();
-            for (&variable, data) in variables.iter().zip(&mut state.variables) {
-                if !initial.is_zero(variable) {
-                    initial.read(variable, run.start, &mut data[..run.elements as usize])?;
+            let real = run.elements as usize;
+            for (place, &variable) in self.options.optimizer.variables().iter().enumerate() {
+                if initial.is_zero(variable) {
+                    continue;
+                }
+                match place.checked_sub(1) {
+                    None => initial.read(variable, run.start, &mut state.param[..real])?,
+                    Some(moment) => {
+                        let mut values = vec![0.0; real];
+                        initial.read(variable, run.start, &mut values)?;
+                        state.set_moment(moment, &values);
+                    }
                 }
             }
-            self.publish_f32(run.start, &state.variables[0][..run.elements as usize])?;
+            self.publish_f32(run.start, &state.param[..real])?;
         }
         Ok(())
     }
@@ -45,7 +53,7 @@ impl OffloadEngine {
         if let Some(state) = &self.memory {
             for (part, run) in self.layout().parts.iter().enumerate() {
                 let state = state.part(part);
-                sink(run.start, &state.variables[0][..run.elements as usize])?;
+                sink(run.start, &state.param[..run.elements as usize])?;
             }
             return Ok(());
         }
@@ -68,11 +76,12 @@ impl OffloadEngine {
             let run = self.layout().parts[part];
             // Master weights are the first variable of every optimizer.
             let arrays = unit.store.stored_state(part)?;
-            unit.store.read_verified(&arrays[0], &mut scratch, &mut |done, piece| {
-                let (first, master) = (done / 4, bytemuck::cast_slice::<u8, f32>(piece));
-                let real = run.elements.saturating_sub(first).min(master.len() as u64) as usize;
-                sink(run.start + first, &master[..real])
-            })?;
+            unit.store.read_values(
+                &arrays[0],
+                run.elements,
+                &mut scratch,
+                &mut |first, master| sink(run.start + first, master),
+            )?;
         }
         Ok(())
     }
@@ -89,8 +98,12 @@ impl OffloadEngine {
         let mut digest = StateDigest::new(self.step, self.layout().elements, optimizer);
         for (part, run) in self.layout().parts.iter().enumerate() {
             let state = state.part(part);
-            for (&variable, data) in optimizer.variables().iter().zip(&state.variables) {
-                digest.add(variable, &data[..run.elements as usize]);
+            let real = run.elements as usize;
+            for (place, &variable) in optimizer.variables().iter().enumerate() {
+                match place.checked_sub(1) {
+                    None => digest.add(variable, &state.param[..real]),
+                    Some(moment) => digest.add(variable, &state.moment(moment, real)),
+                }
             }
         }
         digest.finish()
@@ -145,15 +158,34 @@ fn initialise_drive(
                 let real = run.elements.saturating_sub(first).min(elements) as usize;
                 initial.read(variable, run.start + first, &mut values[..real])?;
                 values[real..].fill(0.0);
-                let bytes = &scratch[..elements as usize * 4];
-                *sum = sum.wrapping_add(kernels::checksum(engine.isa, bytes, first));
-                store.engine().write(store.slots_file(), start + first * 4, bytes)?;
+                let width = engine.options.variable_bytes(variable);
+                narrow(width, &mut scratch, elements as usize);
+                let bytes = &scratch[..(elements * width) as usize];
+                *sum = sum.wrapping_add(kernels::checksum(engine.isa, bytes, first * width / 4));
+                store.engine().write(store.slots_file(), start + first * width, bytes)?;
                 first += elements;
             }
         }
         store.seal(part, slot, step, &sums)?;
     }
     Ok(())
+}
+
+/// Rounds the first elements of `memory` to the nearest bfloat16, in place, where elements of `width` bytes are stored.
+fn narrow(width: u64, memory: &mut Region, elements: usize) {
+    /// Elements rounded at a time.
+    const TILE: usize = 4096;
+    if width == 4 {
+        return;
+    }
+    let mut bits = [0; TILE];
+    for first in (0..elements).step_by(TILE) {
+        let last = (first + TILE).min(elements);
+        let bits = &mut bits[..last - first];
+        kernels::f32_to_bf16(&memory.as_f32()[first..last], bits);
+        // What is overwritten was rounded before: bits are half as long as what they come from.
+        memory.as_u16_mut()[first..last].copy_from_slice(bits);
+    }
 }
 
 fn joined(thread: std::thread::ScopedJoinHandle<'_, Result<()>>) -> Result<()> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nearfield_runtime::device::{BufferRange, DecompressCall, UpdateCall};
 use nearfield_runtime::exec::Work;
 use nearfield_runtime::graph::Task;
-use nearfield_runtime::kernels::{self, Scalars, Segment, UpdateSums};
+use nearfield_runtime::kernels::{self, Dither, MomentFormat, Scalars, Segment, UpdateSums};
 use nearfield_runtime::layout::Part;
 use nearfield_runtime::store::{SlotMove, StepRecord};
 use nearfield_runtime::types::{DType, Variable};
@@ -103,18 +103,18 @@ impl<'a> UpdateWork<'a> {
     /// Offset in the slot file of a piece of the part's old or new state.
     fn slot_offset(&self, range: PieceRange, variable: Variable, slot: u32) -> Result<u64> {
         let start = self.drive(range.part).store.data_offset(slot, variable)?;
-        Ok(start + range.offset * 4)
+        Ok(start + range.offset * self.engine.options.variable_bytes(variable))
     }
 
     fn load(&self, range: PieceRange, variable: Variable, set: u32) -> Result<()> {
         let unit = self.drive(range.part);
-        let (file, offset, width) = if variable == Variable::Gradient {
-            let width = self.engine.options.gradient_dtype.bytes();
+        let width = self.engine.options.variable_bytes(variable);
+        let (file, offset) = if variable == Variable::Gradient {
             let start = unit.store.gradient_offset(range.part, variable)?;
-            (unit.store.gradients_file(), start + range.offset * width, width)
+            (unit.store.gradients_file(), start + range.offset * width)
         } else {
             let slot = self.slots(range.part)?.from_slot;
-            (unit.store.slots_file(), self.slot_offset(range, variable, slot)?, 4)
+            (unit.store.slots_file(), self.slot_offset(range, variable, slot)?)
         };
         let bytes = range.elements * width;
         self.with_buffers(range.part, set, |buffers| {
@@ -177,12 +177,13 @@ impl<'a> UpdateWork<'a> {
             let segments = self.segments(range);
             return engine.with_scratch(range.elements, |copy| {
                 let dtype = engine.options.weights_dtype;
-                state.update(range.part, &segments, copy, dtype, engine.isa, &engine.pool)?;
+                let moments = self.moment_format(range.part);
+                let (isa, pool) = (engine.isa, &engine.pool);
+                state.update(range.part, &segments, moments, copy, dtype, isa, pool)?;
                 match dtype {
                     DType::Fp32 => {
                         let state = state.part(range.part);
-                        let param = &state.variables[0][..part.elements as usize];
-                        engine.publish_f32(part.start, param)
+                        engine.publish_f32(part.start, &state.param[..part.elements as usize])
                     }
                     _ => engine.publish_bits(part.start, &copy[..part.elements as usize]),
                 }
@@ -201,6 +202,7 @@ impl<'a> UpdateWork<'a> {
                 param: buffers.of(Variable::Param, range.piece)?,
                 exp_avg: buffers.optional(Variable::ExpAvg, range.piece)?,
                 exp_avg_sq: buffers.optional(Variable::ExpAvgSq, range.piece)?,
+                moments: self.moment_format(range.part),
                 weights,
             };
             match &engine.host {
@@ -210,6 +212,14 @@ impl<'a> UpdateWork<'a> {
         })?;
         self.sums[range.part].lock().add(&sums);
         Ok(())
+    }
+
+    /// How the moments of a part are stored, and rounded in this step.
+    fn moment_format(&self, part: usize) -> MomentFormat {
+        match self.engine.options.moment_dtype {
+            DType::Bf16 => MomentFormat::Bf16(Dither::new(self.record.step, self.part(part).start)),
+            _ => MomentFormat::Fp32,
+        }
     }
 
     /// The runs of equal hyper-parameters among the real elements of a piece.
@@ -252,7 +262,7 @@ impl<'a> UpdateWork<'a> {
         let slot = self.slots(range.part)?.to_slot;
         let offset = self.slot_offset(range, variable, slot)?;
         let file = unit.store.slots_file();
-        let bytes = range.elements * 4;
+        let bytes = range.elements * self.engine.options.variable_bytes(variable);
         self.with_buffers(range.part, set, |buffers| {
             let buffer = buffers.of(variable, range.piece)?;
             match &self.engine.host {

@@ -15,7 +15,7 @@ pub fn kept_total(layout: &Layout, options: &OffloadOptions) -> u64 {
 /// [`super::gradient::paged_traffic`].
 pub fn step_traffic(layout: &Layout, options: &OffloadOptions) -> Traffic {
     let elements = layout.padded_total();
-    let state = 4 * options.optimizer.variables().len() as u64 * elements;
+    let state = options.state_bytes_per_element() * elements;
     let gradient = if options.compressed() {
         8 * kept_total(layout, options)
     } else {

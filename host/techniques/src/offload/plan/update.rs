@@ -183,11 +183,8 @@ impl<'a> Planner<'a> {
         after: &[TaskId],
     ) -> TaskId {
         let drive = self.drive_of(range.part);
-        let width = match variable {
-            Variable::Gradient => self.options.gradient_dtype.bytes(),
-            _ => 4,
-        };
-        let op = self.storage(Direction::Read, drive, range.elements * width);
+        let bytes = range.elements * self.options.variable_bytes(variable);
+        let op = self.storage(Direction::Read, drive, bytes);
         let label = self.label("read", variable, range);
         let resource = self.drives[drive as usize].read;
         self.plan.task(resource, op, Action::Load { range, variable, set }, label, after)
@@ -243,14 +240,14 @@ impl<'a> Planner<'a> {
         resource: ResourceId,
         after: &[TaskId],
     ) -> TaskId {
-        let variables = self.options.optimizer.variables().len() as u64;
+        let state = self.options.state_bytes_per_element();
         let copy =
             if self.options.emits_weights() { self.options.weights_dtype.bytes() } else { 0 };
         let gradient = self.options.gradient_dtype.bytes();
         let op = Op::Kernel {
             name: "update",
             elements: range.elements,
-            bytes: range.elements * (8 * variables + gradient + copy),
+            bytes: range.elements * (2 * state + gradient + copy),
         };
         let label = format!("update part {}.{}", range.part, range.piece);
         self.plan.task(resource, op, Action::Update { range, set }, label, after)
@@ -267,7 +264,8 @@ impl<'a> Planner<'a> {
         let drive = self.drive_of(range.part);
         let mut after = after.to_vec();
         after.extend(self.slot_is_free(range.part));
-        let op = self.storage(Direction::Write, drive, range.elements * 4);
+        let bytes = range.elements * self.options.variable_bytes(variable);
+        let op = self.storage(Direction::Write, drive, bytes);
         let label = self.label("write", variable, range);
         let resource = self.drives[drive as usize].write;
         self.plan.task(resource, op, Action::Store { range, variable, set }, label, &after)

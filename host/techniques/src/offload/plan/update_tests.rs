@@ -92,10 +92,11 @@ proptest! {
         pieces in 1_u32..5,
         storage in any::<bool>(),
         weights in prop::sample::select(vec![DType::Fp32, DType::Bf16]),
+        moments in prop::sample::select(vec![DType::Fp32, DType::Bf16]),
         placement in prop::sample::select(vec![Placement::FlatEqual, Placement::EqualRr, Placement::SubgroupRr]),
     ) {
         let options = OffloadOptions {
-            system, optimizer, pieces, subgroup_elements: subgroup, weights_dtype: weights,
+            system, optimizer, pieces, subgroup_elements: subgroup, weights_dtype: weights, moment_dtype: moments,
             upstream: if storage { Upstream::Fp32Storage } else { Upstream::Fp16Local },
             placement,
             ..OffloadOptions::default()
