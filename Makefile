@@ -20,7 +20,7 @@ export LIBTORCH_USE_PYTORCH := 1
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 endif
 
-.PHONY: help build train test test-long check docs bench peers clean system-packages test-packages
+.PHONY: help build train test test-long check docs bench overlap peers clean system-packages test-packages
 
 help: ## Shows this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,6 +52,9 @@ bench: build ## Measures update, codec and storage against this machine's limits
 	$(NEARFIELD) bench update
 	$(NEARFIELD) bench codec
 	$(NEARFIELD) bench io --drive $(RUN)
+
+overlap: build ## Measures what --overlap-update hides of the update
+	scripts/overlap.py $(RUN)
 
 peers: build ## Measures update and step beside PyTorch and DeepSpeed (installs them in .venv-peers)
 	scripts/peers/run.sh $(RUN)

@@ -438,6 +438,77 @@ fn a_dry_run_says_what_the_run_then_takes_and_makes_nothing() {
 }
 
 #[test]
+fn an_update_within_the_backward_pass_changes_nothing_but_time() {
+    let place = Place::new();
+    let drives = place.drives(2);
+    for (system, more) in [
+        ("su+o", &["--dtype", "fp32", "--clip", "0"][..]),
+        // Overflows at first, and clips.
+        (
+            "su+o",
+            &[
+                "--dtype",
+                "fp16",
+                "--clip",
+                "1.45",
+                "--initial-loss-scale",
+                "16777216",
+                "--steps",
+                "16",
+            ],
+        ),
+        ("su+o+c", &["--dtype", "bf16", "--error-feedback", "--clip", "1.6"]),
+        ("su+o", &["--weights", "drive", "--activations", "drive", "--clip", "0"]),
+    ] {
+        let steps = if more.contains(&"--steps") { &[][..] } else { &["--steps", "12"] };
+        let flags = [&["--overwrite"], steps, more].concat();
+        succeeded(&place.train(system, &drives, &flags));
+        let expected = place.report();
+        let ahead = [&flags[..], &["--overlap-update"]].concat();
+        succeeded(&place.train(system, &drives, &ahead));
+        let report = place.report();
+        assert_eq!(report["state_digest"], expected["state_digest"], "{system} {more:?}");
+        assert_eq!(report["loss"], expected["loss"]);
+        assert_eq!(report["skipped_steps"], expected["skipped_steps"]);
+        assert_eq!(report["skipped_steps"] != 0, more.contains(&"fp16"));
+        for (link, bytes) in report["traffic"].as_object().unwrap() {
+            assert_eq!(bytes["predicted"], bytes["measured"], "{link} {system} {more:?}");
+        }
+        let of = |key: &str| report["updates_ahead"][key].as_u64().unwrap();
+        assert!(of("counted") > 0, "{} {more:?}", report["updates_ahead"]);
+        let wrong = more.contains(&"fp16");
+        assert!(!wrong || of("in_vain") > 0, "{} {more:?}", report["updates_ahead"]);
+        // What is written ahead is known before.
+        let dry = [&ahead[..], &["--dry-run", "--progress", "json"]].concat();
+        let dry = place.train(system, &drives, &dry);
+        succeeded(&dry);
+        let dry: Value = serde_json::from_slice(&dry.stdout).unwrap();
+        for (drive, need) in drives.iter().zip(dry["drives"].as_array().unwrap()) {
+            let files = std::fs::read_dir(drive).unwrap().map(|file| file.unwrap());
+            let bytes: u64 = files.map(|file| file.metadata().unwrap().len()).sum();
+            let needed = need["needs_bytes"].as_u64().unwrap();
+            let outputs = if more.contains(&"--activations") { 1 << 20 } else { 16_384 };
+            assert!(needed.abs_diff(bytes) <= outputs, "{need} {bytes}");
+        }
+    }
+    // Cut off and continued, with and without.
+    let run = |more: &[&str]| {
+        let flags = [&["--steps", "6", "--clip", "0", "--overlap-update"], more].concat();
+        place.train("su+o", &drives, &flags)
+    };
+    succeeded(&run(&["--overwrite"]));
+    let whole = place.report()["state_digest"].clone();
+    let fault = ["--overwrite", "--inject", "write:150:crash"];
+    assert!(!run(&fault).status.success());
+    succeeded(&run(&["--resume"]));
+    assert_eq!(place.report()["state_digest"], whole);
+    failed_with(
+        &place.train("base", &drives, &["--overlap-update", "--overwrite"]),
+        &["--overlap-update", "su+o"],
+    );
+}
+
+#[test]
 fn the_reference_lists_every_flag_and_no_other() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfield"));
     let help = command.env_clear().args(["train", "--help"]).output().unwrap().stdout;

@@ -203,6 +203,27 @@ fn a_run_goes_on_with_another_number_of_drives() {
 }
 
 #[test]
+fn a_copy_gets_the_slots_that_updates_ahead_need() {
+    let place = Place::new();
+    let old = run(&place, &made().join("gpt2"), 2, "");
+    for (name, more) in [("few", None), ("many", Some("--overlap-update"))] {
+        let target = vec![place.path(name)];
+        fs::create_dir_all(&target[0]).unwrap();
+        let mut arguments =
+            vec!["repartition", "--subgroup-size", "4000", "--to", text(&target[0])];
+        arguments.extend(more);
+        let shown = succeeded(&state(&arguments, &drives(&place)));
+        assert!(shown.contains(old["state_digest"].as_str().unwrap()), "{shown}");
+        let shown = succeeded(&state(&["inspect", "--json"], &target));
+        let report: Value = serde_json::from_str(&shown).unwrap();
+        let of = |key: &str| report["drives"][0][key].as_u64().unwrap();
+        let (parts, spare) = (of("parts"), of("slots_free"));
+        assert!(parts > 3, "{parts}");
+        assert_eq!(spare, if more.is_some() { parts } else { 3 });
+    }
+}
+
+#[test]
 fn a_snapshot_comes_back_to_the_same_or_another_number_of_drives() {
     let root = made();
     let place = Place::new();

@@ -29,7 +29,8 @@ fn options(system: System, subgroup_elements: u64) -> OffloadOptions {
     OffloadOptions { system, subgroup_elements, pieces: 2, ..OffloadOptions::default() }
 }
 
-/// More parts a drive than there are spare slots, two pieces a part, compression with residuals, and moments in bf16.
+/// More parts a drive than there are spare slots, two pieces a part, compression with residuals, moments in
+/// bf16, and updates ahead.
 fn scripts() -> Vec<Script> {
     vec![
         Script::new(options(System::SuO, 2048), 400, &[], LAST),
@@ -40,6 +41,12 @@ fn scripts() -> Vec<Script> {
             OffloadOptions { moment_dtype: DType::Bf16, ..options(System::SuO, 2048) },
             400,
             &[],
+            LAST,
+        ),
+        Script::new(
+            OffloadOptions { overlap_update: true, ..options(System::SuO, 1024) },
+            400,
+            &[3],
             LAST,
         ),
     ]
@@ -119,6 +126,15 @@ fn crash_at_every_request_without_flushes() {
     let mut script = Script::new(options(System::SuO, 1024), 200, &[], LAST);
     script.durability = Durability::Process;
     crash_everywhere(&script, CRASHING);
+}
+
+#[test]
+fn crash_at_every_request_with_updates_ahead() {
+    let ahead = OffloadOptions { overlap_update: true, ..options(System::SuO, 2048) };
+    crash_everywhere(&Script::new(ahead.clone(), 400, &[], LAST), CRASHING);
+    // Compressed, and with an update that was written ahead in vain.
+    let compressed = OffloadOptions { overlap_update: true, ..toy::compressed() };
+    crash_everywhere(&Script::new(compressed, 200, &[2, 4], 5), 3);
 }
 
 #[test]

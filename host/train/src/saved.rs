@@ -35,6 +35,8 @@ pub struct NewLayout {
     pub placement: Placement,
     /// Most elements of a subgroup.
     pub subgroup_elements: u64,
+    /// Whether each part gets a slot more, for updates that are written ahead.
+    pub overlap_update: bool,
     /// Replace another run on the drives.
     pub overwrite: bool,
 }
@@ -153,6 +155,7 @@ impl SavedRun {
             gradient_dtype,
             moment_dtype: self.reader.moments(),
             topk_keep,
+            overlap_update: layout.overlap_update,
             weights: WeightsPlace::Drive,
             ..OffloadOptions::default()
         };

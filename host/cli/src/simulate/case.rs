@@ -9,7 +9,7 @@ use nearfield_runtime::types::{DType, Optimizer};
 use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
 use nearfield_sim::{Simulation, VirtualExecutor, chakra};
 use nearfield_techniques::model::ModelShape;
-use nearfield_techniques::offload::plan::gradient::{MicroStep, UnitShape};
+use nearfield_techniques::offload::plan::gradient::UnitShape;
 use nearfield_techniques::offload::{
     ActivationPlace, Blueprint, Encoder, FlatModel, OffloadOptions, Placement, System, Upstream,
     WeightsPlace,
@@ -37,6 +37,7 @@ pub struct Case {
     pub placement: Placement,
     pub subgroup_size: u64,
     pub pieces: u32,
+    pub overlap_update: bool,
     pub encoder: Encoder,
     pub gradient_overlap: bool,
 }
@@ -64,6 +65,7 @@ impl Default for Case {
             placement: options.placement,
             subgroup_size: options.subgroup_elements,
             pieces: options.pieces,
+            overlap_update: options.overlap_update,
             encoder: options.encoder,
             gradient_overlap: options.gradient_overlap,
         }
@@ -129,6 +131,7 @@ impl Case {
             gradient_overlap: self.gradient_overlap,
             tensor_parallel: self.gpus,
             pieces: self.pieces,
+            overlap_update: self.overlap_update && self.system.can_overlap_update(),
         }
     }
 
@@ -180,10 +183,7 @@ impl Case {
                 ActivationPlace::Host => blueprint.outputs_bytes,
                 ActivationPlace::Device | ActivationPlace::Drive => 0,
             },
-            graphs: [
-                blueprint.gradient(MicroStep::Offload).graph.clone(),
-                blueprint.update.graph.clone(),
-            ],
+            graphs: blueprint.halves().map(|half| half.graph.clone()),
             blueprint,
         })
     }
@@ -198,9 +198,12 @@ impl Step {
         let second = executor.simulate(update)?;
         // What follows the forward phase, to the last gradient, is the backward phase.
         let phases = first.timeline.phase_seconds(gradients);
-        let forward = phases.iter().find(|(name, _)| name == "forward");
-        let forward = forward.map_or(0.0, |(_, seconds)| *seconds);
-        let phases = [forward, first.timeline.seconds() - forward, second.timeline.seconds()];
+        let of = |wanted: &str| -> f64 {
+            phases.iter().filter(|(name, _)| name == wanted).map(|(_, seconds)| seconds).sum()
+        };
+        let (forward, update) = (of("forward"), of("update"));
+        let backward = first.timeline.seconds() - forward - update;
+        let phases = [forward, backward, update + second.timeline.seconds()];
         Ok(Run { simulations: [first, second], phases })
     }
 

@@ -75,7 +75,7 @@ fn keys(outcome: &Outcome) -> [(&'static str, String); 10] {
         ("batch", outcome.batch.to_string()),
         ("tokens", outcome.seq.to_string()),
         ("drives", outcome.drives.to_string()),
-        ("system", outcome.system.name().to_owned()),
+        ("system", outcome.system_name()),
     ]
 }
 
@@ -113,12 +113,12 @@ fn arrange(outcomes: &[Outcome]) -> Result<Chart<'_>> {
             chart.x_labels.push(label.clone());
             chart.x_labels.len() - 1
         });
-        let name = outcome.system.name();
+        let name = outcome.system_name();
         match chart.series.iter_mut().find(|series| series.name == name) {
             Some(series) => series.outcomes.push((place, outcome)),
             None => {
                 let outcomes = vec![(place, outcome)];
-                chart.series.push(Series { name: name.to_owned(), outcomes });
+                chart.series.push(Series { name, outcomes });
             }
         }
     }

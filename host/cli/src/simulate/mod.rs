@@ -27,8 +27,8 @@ Examples:
   nearfield simulate --fabric server-2026 --gpu h200 --model gpt2-33.0b --preset nearfield --sweep drives=1..8 --chart out.svg
   nearfield simulate --fabric fabric.toml --model path/to/config.json --drives 2   # of nearfield calibrate
 
-Keys of --sweep: drives, system, model, gpu, gpus, topology, optimizer, topk-keep, batch, seq. Values: a list (1,2,4),
-a range of whole numbers (1..10, both ends), or, for system, all.
+Keys of --sweep: drives, system, model, gpu, gpus, topology, optimizer, topk-keep, batch, seq, overlap-update. Values: a
+list (1,2,4), a range of whole numbers (1..10, both ends), or, for system, all.
 
 Presets: paper is what the Smart-Infinity paper measured (whole variables are handed over, fp32 weights are read back from
 the drive, the GPU waits while gradients leave it, and sorts them); nearfield is what nearfield train does by default

@@ -22,6 +22,7 @@ pub struct Outcome {
     pub parameters: u64,
     pub drives: u32,
     pub system: System,
+    pub overlap_update: bool,
     pub topk_keep: f64,
     pub optimizer: Optimizer,
     pub batch: u64,
@@ -114,6 +115,7 @@ impl Outcome {
             parameters: step.parameters,
             drives: case.drives,
             system: case.system,
+            overlap_update: case.overlap_update && case.system.can_overlap_update(),
             topk_keep: case.topk_keep,
             optimizer: case.optimizer,
             batch: case.batch,
@@ -131,6 +133,12 @@ impl Outcome {
             utilisation,
         };
         Ok((outcome, step, run))
+    }
+
+    /// The system, and whether its updates overlap with the backward pass.
+    pub fn system_name(&self) -> String {
+        let overlap = if self.overlap_update { ", overlapped" } else { "" };
+        format!("{}{overlap}", self.system.name())
     }
 
     /// The phases, in the order in which they run.

@@ -39,6 +39,10 @@ pub struct Strategy {
     /// Whether the GPU computes while gradients leave it
     #[arg(long, value_name = "true|false", help_heading = "Strategy")]
     gradient_overlap: Option<bool>,
+    /// With su+o and su+o+c: update each subgroup as soon as its gradient is on its drive, and expect that nothing
+    /// overflows or is clipped; other systems run as they always do
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false", help_heading = "Strategy")]
+    overlap_update: Option<bool>,
 }
 
 impl Strategy {
@@ -54,6 +58,7 @@ impl Strategy {
         case.encoder = self.select_on.unwrap_or(encoder);
         case.placement = self.placement.unwrap_or(Placement::EqualRr);
         case.pieces = self.pieces.unwrap_or(if paper { 1 } else { 4 });
+        case.overlap_update = self.overlap_update.unwrap_or(false);
         case.gradient_overlap = self.gradient_overlap.unwrap_or(!paper);
     }
 }

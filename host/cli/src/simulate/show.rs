@@ -42,7 +42,7 @@ pub fn rows(outcomes: &[Outcome]) -> String {
             Cell::new(&outcome.model),
             Cell::new(gpu),
             right(outcome.drives.to_string()),
-            Cell::new(outcome.system.name()),
+            Cell::new(outcome.system_name()),
         ];
         row.extend(extra.iter().map(|(_, values)| Cell::new(&values[index])));
         row.extend([
@@ -120,14 +120,14 @@ pub fn details(outcome: &Outcome) -> String {
 pub fn csv(outcomes: &[Outcome]) -> String {
     let mut text = String::from(
         "fabric,gpu,gpus,topology,model,parameters,drives,system,topk_keep,optimizer,batch,seq,forward_seconds,\
-         backward_seconds,update_seconds,total_seconds,price_usd,bottleneck\n",
+         backward_seconds,update_seconds,total_seconds,price_usd,bottleneck,overlap_update\n",
     );
     for outcome in outcomes {
         // Names from files may hold a comma.
         let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
         let _ = writeln!(
             text,
-            "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+            "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
             quoted(&outcome.fabric),
             quoted(&outcome.gpu),
             outcome.gpus,
@@ -145,7 +145,8 @@ pub fn csv(outcomes: &[Outcome]) -> String {
             outcome.update_seconds,
             outcome.total_seconds,
             outcome.price_usd.map(|price| price.to_string()).unwrap_or_default(),
-            quoted(&outcome.bottleneck)
+            quoted(&outcome.bottleneck),
+            outcome.overlap_update
         );
     }
     text

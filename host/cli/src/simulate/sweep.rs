@@ -11,7 +11,7 @@ use super::case::Case;
 const MOST: usize = 100_000;
 
 /// Keys that can be swept.
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "drives",
     "system",
     "model",
@@ -22,6 +22,7 @@ const KEYS: [&str; 10] = [
     "topk-keep",
     "batch",
     "seq",
+    "overlap-update",
 ];
 
 /// All combinations that `args` asks for; later keys change fastest.
@@ -90,6 +91,9 @@ fn set(case: &mut Case, key: &str, value: &str) -> Result<(), String> {
         "optimizer" => case.optimizer = named(value)?,
         "topk-keep" => case.topk_keep = number(value)?,
         "batch" => case.batch = number(value)?,
+        "overlap-update" => {
+            case.overlap_update = value.parse().map_err(|_| "true or false".to_owned())?;
+        }
         _ => case.seq = number(value)?,
     }
     Ok(())

@@ -96,6 +96,9 @@ pub struct LayoutArgs {
     /// Most elements of a subgroup
     #[arg(long, value_name = "ELEMENTS", default_value_t = 40_000_000)]
     subgroup_size: u64,
+    /// With a slot more for each subgroup, so that the run can go on with --overlap-update
+    #[arg(long)]
+    overlap_update: bool,
     /// Replace the state of another run on the new drives
     #[arg(long)]
     overwrite: bool,
@@ -107,6 +110,7 @@ impl LayoutArgs {
             system: self.system,
             placement: self.placement,
             subgroup_elements: self.subgroup_size,
+            overlap_update: self.overlap_update,
             overwrite: self.overwrite,
         }
     }

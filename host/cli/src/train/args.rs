@@ -233,6 +233,10 @@ pub struct TrainArgs {
     /// With su+o+c: add what was left out to the next gradient
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "State on drives")]
     pub error_feedback: Option<bool>,
+    /// With su+o and su+o+c: update each subgroup as soon as its gradient is on its drive, during the backward pass, as if no
+    /// gradient overflowed or were clipped; where one was, the update is done again. Takes twice the room for the state
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "State on drives")]
+    pub overlap_update: Option<bool>,
     /// Pieces in which the overlapped handler hands a subgroup over; 1 is the paper's whole variables
     /// [default: 4]
     #[arg(long, value_name = "N", help_heading = "State on drives")]

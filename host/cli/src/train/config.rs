@@ -116,6 +116,7 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
         activations: args.activations.unwrap_or(defaults.activations),
         topk_keep: args.topk_keep.unwrap_or(defaults.topk_keep),
         error_feedback: args.error_feedback.unwrap_or(false),
+        overlap_update: args.overlap_update.unwrap_or(false),
         pieces: args.pieces.unwrap_or(defaults.pieces),
         ..defaults
     };

@@ -7,7 +7,7 @@ use comfy_table::Cell;
 use nearfield_runtime::graph::{Direction, Op};
 use nearfield_techniques::offload::plan::gradient::MicroStep;
 use nearfield_techniques::offload::plan::{Action, Plan};
-use nearfield_train::trainer::{DryRun, GraphKind, TrainOptions};
+use nearfield_train::trainer::{DryRun, TrainOptions};
 use serde_json::json;
 
 use super::args::{ProgressKind, TrainArgs};
@@ -19,14 +19,10 @@ use crate::values::{human_bytes, right, table};
 pub fn run(args: &TrainArgs, options: &TrainOptions) -> Result<ExitCode> {
     let machine = predict::executor(args, options.drives.len())?;
     let dry = DryRun::new(options)?;
-    let graph = |kind| match kind {
-        GraphKind::Gradient(step) => &dry.blueprint.gradient(step).graph,
-        GraphKind::Update => &dry.blueprint.update.graph,
-    };
-    let predicted =
-        machine.map(|machine| predict::predict(&machine, options.accumulate, graph)).transpose()?;
+    let seconds = |machine| predict::predict(&machine, options.accumulate, &dry.blueprint);
+    let predicted = machine.map(seconds).transpose()?;
     let obstacles = dry.obstacles(options);
-    let wear = endurance(&dry, args, predicted);
+    let wear = endurance(&dry, args, options, predicted);
     if args.progress == Some(ProgressKind::Json) {
         print_json(&dry, options, args, predicted, wear, &obstacles)?;
     } else {
@@ -42,8 +38,13 @@ pub fn run(args: &TrainArgs, options: &TrainOptions) -> Result<ExitCode> {
 }
 
 /// Wear of the drive that is written to most, from the graphs.
-fn endurance(dry: &DryRun, args: &TrainArgs, predicted: Option<Predicted>) -> Option<Endurance> {
-    let accumulate = u64::from(args.accumulate.unwrap_or(1)).saturating_sub(1);
+fn endurance(
+    dry: &DryRun,
+    args: &TrainArgs,
+    options: &TrainOptions,
+    predicted: Option<Predicted>,
+) -> Option<Endurance> {
+    let accumulate = u64::from(options.accumulate).saturating_sub(1);
     let of = |drive| written(dry, drive, accumulate);
     let most = (0..dry.drives.len() as u32).map(of).max()?;
     let seconds = predicted.map(|each| each.forward + each.backward + each.update);
@@ -54,8 +55,8 @@ fn endurance(dry: &DryRun, args: &TrainArgs, predicted: Option<Predicted>) -> Op
 fn written(dry: &DryRun, drive: u32, accumulate: u64) -> u64 {
     let blueprint = &dry.blueprint;
     let each = of_plan(blueprint.gradient(MicroStep::Accumulate), drive);
-    let last = of_plan(blueprint.gradient(MicroStep::Offload), drive);
-    accumulate * each + last + of_plan(&blueprint.update, drive)
+    let halves = blueprint.halves().into_iter();
+    accumulate * each + halves.map(|half| of_plan(half, drive)).sum::<u64>()
 }
 
 fn of_plan(plan: &Plan, drive: u32) -> u64 {

@@ -38,6 +38,12 @@ pub struct Line {
     /// Seconds of the update.
     #[serde(default)]
     pub update_seconds: f64,
+    /// Seconds of the update within the backward pass.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hidden_update_seconds: f64,
+    /// Whether an update was written ahead, and then whether it counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<bool>,
     /// Seconds of the iteration.
     #[serde(default)]
     pub seconds: f64,
@@ -63,11 +69,17 @@ impl Line {
             forward_seconds: 0.0,
             backward_seconds: 0.0,
             update_seconds: 0.0,
+            hidden_update_seconds: 0.0,
+            ahead: None,
             seconds: 0.0,
             tokens_per_second: 0.0,
             eval_loss: None,
         }
     }
+}
+
+fn is_zero(seconds: &f64) -> bool {
+    *seconds == 0.0
 }
 
 /// The number, or the largest one for infinity and NaN, which JSON does not have.
@@ -88,6 +100,8 @@ impl From<&IterationReport> for Line {
             forward_seconds: report.forward_seconds,
             backward_seconds: report.backward_seconds,
             update_seconds: report.update_seconds,
+            hidden_update_seconds: report.hidden_update_seconds,
+            ahead: report.ahead,
             seconds: report.seconds,
             tokens_per_second: report.tokens as f64 / report.seconds.max(1e-9),
             eval_loss: None,

@@ -88,7 +88,8 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
             trainer.run_in_virtual_time(Arc::new(machine));
         } else {
             let accumulate = trainer.options().accumulate;
-            predicted = Some(predict::predict(&machine, accumulate, |kind| trainer.graph(kind))?);
+            let blueprint = trainer.engine().blueprint();
+            predicted = Some(predict::predict(&machine, accumulate, blueprint)?);
         }
     }
     let bar = progress_bar(&args, &trainer);

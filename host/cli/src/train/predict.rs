@@ -4,8 +4,9 @@ use anyhow::{Result, ensure};
 use nearfield_runtime::graph::{Graph, Place};
 use nearfield_sim::VirtualExecutor;
 use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
+use nearfield_techniques::offload::Blueprint;
 use nearfield_techniques::offload::plan::gradient::MicroStep;
-use nearfield_train::trainer::{GraphKind, Trainer};
+use nearfield_train::trainer::Trainer;
 
 use super::args::{DeviceKind, TrainArgs};
 
@@ -39,14 +40,13 @@ pub fn executor(args: &TrainArgs, drives: usize) -> Result<Option<VirtualExecuto
 }
 
 /// Runs the graphs of one iteration with `accumulate` micro-steps in virtual time.
-pub fn predict<'a>(
+pub fn predict(
     executor: &VirtualExecutor<FabricCosts>,
     accumulate: u32,
-    graph: impl Fn(GraphKind) -> &'a Graph,
+    blueprint: &Blueprint,
 ) -> Result<Predicted> {
     let mut predicted = Predicted::default();
-    let mut add = |kind: GraphKind, times: f64| -> Result<()> {
-        let graph = graph(kind);
+    let mut add = |graph: &Graph, times: f64| -> Result<()> {
         let timeline = executor.simulate(graph)?.timeline;
         for (phase, seconds) in timeline.phase_seconds(graph) {
             let seconds = seconds * times;
@@ -59,20 +59,19 @@ pub fn predict<'a>(
         Ok(())
     };
     if accumulate > 1 {
-        add(GraphKind::Gradient(MicroStep::Accumulate), f64::from(accumulate - 1))?;
+        add(&blueprint.gradient(MicroStep::Accumulate).graph, f64::from(accumulate - 1))?;
     }
-    add(GraphKind::Gradient(MicroStep::Offload), 1.0)?;
-    add(GraphKind::Update, 1.0)?;
+    for half in blueprint.halves() {
+        add(&half.graph, 1.0)?;
+    }
     Ok(predicted)
 }
 
 /// Checks that the machine described holds what the run needs.
 pub fn check_memory(executor: &VirtualExecutor<FabricCosts>, trainer: &Trainer) -> Result<()> {
     let costs = executor.costs();
-    let kinds = [GraphKind::Gradient(MicroStep::Offload), GraphKind::Update];
-    for kind in kinds {
-        let graph = trainer.graph(kind);
-        costs.check_memory(graph, &executor.simulate(graph)?.timeline)?;
+    for half in trainer.engine().blueprint().halves() {
+        costs.check_memory(&half.graph, &executor.simulate(&half.graph)?.timeline)?;
     }
     let budget = trainer.engine().budget();
     let fabric = costs.fabric();

@@ -147,6 +147,14 @@ pub fn build(trainer: &Trainer, ending: &Ending) -> Result<Value> {
             "update": sum(|line| line.update_seconds),
         },
         "predicted_phase_seconds": predicted_seconds,
+        "updates_ahead": options.offload.overlap_update.then(|| {
+            let of = |counted| own.clone().filter(|line| line.ahead == Some(counted)).count();
+            json!({
+                "counted": of(true),
+                "in_vain": of(false),
+                "hidden_seconds": sum(|line| line.hidden_update_seconds),
+            })
+        }),
         "seconds": sum(|line| line.seconds),
         "skipped_steps": trainer.skipped(),
     }))

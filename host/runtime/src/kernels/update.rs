@@ -14,7 +14,7 @@ use crate::types::Optimizer;
 /// Elements of which a thread's share is a multiple: a page of each fp32 array.
 const GRAIN: usize = 1024;
 
-/// Checksums of what an update has read and written, as position-weighted sums (see [`checksum`]).
+/// Checksums of what an update has read and written, as position-weighted sums (see [`super::checksum`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UpdateSums {
     /// The gradient as stored.

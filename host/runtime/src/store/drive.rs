@@ -1,6 +1,9 @@
 //! One drive directory of a run, open for work.
 
+mod ahead;
 mod gradients;
+
+pub use ahead::WrittenAhead;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,6 +74,7 @@ pub(crate) struct Inner {
 /// 2. [`Self::intent`] on **every** drive (it flushes the gradients first); none may begin an update before;
 /// 3. [`Self::begin_update`] gives the moves; for each in order: read `from_slot`, update, write `to_slot` (not before the
 ///    seal of `ready_after` has returned), [`Self::seal`]. Seals are called in the order of the moves;
+///    Or, for parts that were written ahead of the intent ([`Self::write_ahead`]): [`Self::adopt`] for all of them;
 /// 4. [`Self::finish_update`]; when it has returned on **every** drive, [`Self::commit`] on every drive;
 /// 5. nothing of the next step is recorded before that.
 ///
@@ -284,16 +288,7 @@ impl DriveStore {
     /// [`Error::Invalid`] when the call is not the next of the moves of the update.
     pub fn seal(&self, part: usize, slot: u32, generation: u64, checksums: &[u64]) -> Result<()> {
         let place = self.geometry.place(part)?;
-        let mut sums = [0; VARIABLES_MAX];
-        let stored = self.geometry.variables.len();
-        if checksums.len() != stored {
-            return Err(Error::Invalid(format!(
-                "seal of part {part}: {} checksums for {stored} variables",
-                checksums.len()
-            )));
-        }
-        sums[..stored].copy_from_slice(checksums);
-
+        let sums = self.sums(part, checksums)?;
         let creating = {
             let inner = self.inner.lock();
             // A state that comes from elsewhere begins at a step of its own, which the first record has as well.
@@ -309,23 +304,9 @@ impl DriveStore {
             }
             creating
         };
-        let header = SlotHeader {
-            run: self.superblock.run,
-            slot,
-            part: part as u32,
-            subgroup: self.spec.layout.parts[part].subgroup,
-            variables: stored as u32,
-            generation,
-            elements: self.geometry.padded[place],
-            checksums: sums,
-        };
-        let flush = || match self.durability {
+        self.write_header(place, slot, generation, sums, || match self.durability {
             Durability::Power if !creating => self.files.engine.flush(&self.files.slots),
             _ => Ok(()),
-        };
-        let offset = self.geometry.slot_header(slot);
-        self.guarded(|| {
-            self.files.write_block(&self.files.slots, offset, flush, |out| header.encode(out))
         })?;
 
         let mut inner = self.inner.lock();
@@ -334,6 +315,32 @@ impl DriveStore {
             inner.sealed += 1;
         }
         Ok(())
+    }
+
+    /// Writes the header of a slot, after `before`.
+    fn write_header(
+        &self,
+        place: usize,
+        slot: u32,
+        generation: u64,
+        checksums: [u64; VARIABLES_MAX],
+        before: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let part = self.geometry.parts[place];
+        let header = SlotHeader {
+            run: self.superblock.run,
+            slot,
+            part: part as u32,
+            subgroup: self.spec.layout.parts[part].subgroup,
+            variables: self.geometry.variables.len() as u32,
+            generation,
+            elements: self.geometry.padded[place],
+            checksums,
+        };
+        let offset = self.geometry.slot_header(slot);
+        self.guarded(|| {
+            self.files.write_block(&self.files.slots, offset, before, |out| header.encode(out))
+        })
     }
 
     /// Makes the last headers of the update durable.

@@ -4,13 +4,14 @@
 //!
 //! 1. An event (begin, intent, commit, skip, void) is durable on **all** drives, with one sequence number, before
 //!    the next begins on any. So newest records differ by at most one, and whoever is behind missed one event.
-//! 2. No slot of step t is written before the intent of t is durable on all drives; and a commit of t is
-//!    written nowhere before all headers of t are durable everywhere.
+//! 2. No header of step t is written before the intent of t is durable on all drives; and a commit of t is
+//!    written nowhere before all headers of t are durable everywhere. Data without a header is nobody's: free slots may
+//!    be written ahead of the intent.
 //!
 //! | newest event s                    | state becomes | what is done                                          |
 //! |-----------------------------------|---------------|-------------------------------------------------------|
 //! | intent of t on every drive        | t             | parts still at t-1 are updated again; then commit     |
-//! | intent of t on some drives only   | t-1           | voided: no slot of t can have been written (2)        |
+//! | intent of t on some drives only   | t-1           | voided: no header of t can have been written (2)      |
 //! | commit of t on some or all        | t             | copied to the drives that lack it                     |
 //! | skip on some or all               | as it was     | taken as done, copied to the drives that lack it      |
 //! | void on some or all               | as it was     | copied to the drives that lack it                     |

@@ -55,6 +55,11 @@ impl System {
         matches!(self, Self::Su | Self::SuO | Self::SuOC)
     }
 
+    /// Whether updates can be written ahead, within the backward pass: with the overlapped handler.
+    pub const fn can_overlap_update(self) -> bool {
+        matches!(self, Self::SuO | Self::SuOC)
+    }
+
     /// Whether every subgroup is striped over all drives (software RAID 0), as the baselines do.
     pub const fn striped(self) -> bool {
         matches!(self, Self::Base | Self::BasePipe)
@@ -152,6 +157,9 @@ pub struct OffloadOptions {
     pub gradient_overlap: bool,
     /// Compute devices that share every unit (tensor parallelism). Real runs have one.
     pub tensor_parallel: u32,
+    /// Whether a part is updated as soon as its gradient is on its drive, while others are still computed: before it is known
+    /// whether gradients overflow or are clipped. Old state is kept until it is; each part has a slot more for that.
+    pub overlap_update: bool,
     /// Into how many pieces a tasklet's buffers are cut, so that a piece is updated while the next one
     /// is read; 1 is the paper's hand-over of whole variables.
     pub pieces: u32,
@@ -176,6 +184,7 @@ impl Default for OffloadOptions {
             encoder: Encoder::Host,
             gradient_overlap: true,
             tensor_parallel: 1,
+            overlap_update: false,
             pieces: 4,
         }
     }
@@ -277,6 +286,12 @@ impl OffloadOptions {
             return invalid(format!(
                 "--topk-keep {} must be above 0 and at most 1 (0.01 keeps 1 % of the elements)",
                 self.topk_keep
+            ));
+        }
+        if self.overlap_update && !self.system.can_overlap_update() {
+            return invalid(format!(
+                "--overlap-update needs --system su+o or su+o+c, but the system is {}",
+                self.system.name()
             ));
         }
         if self.compressed() {

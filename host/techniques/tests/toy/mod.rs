@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nearfield_runtime::Result;
 use nearfield_runtime::io::IoOptions;
@@ -112,6 +113,9 @@ pub struct Toy<'a> {
     pub dtype: DType,
     pub weights_dtype: DType,
     pub units: &'a [UnitShape],
+    /// Parts of the gradient that are handed over before the expected update is overturned.
+    pub overturned_after: usize,
+    handed_over: AtomicUsize,
     /// Weights that units were given, by their first element.
     pub loaded: Mutex<BTreeMap<u64, Vec<u8>>>,
 }
@@ -119,7 +123,9 @@ pub struct Toy<'a> {
 impl<'a> Toy<'a> {
     pub fn new(step: u64, scale: f64, options: &OffloadOptions, units: &'a [UnitShape]) -> Self {
         let (dtype, weights_dtype) = (options.gradient_dtype, options.weights_dtype);
-        Self { step, scale, dtype, weights_dtype, units, loaded: Mutex::default() }
+        let (overturned_after, handed_over) = (usize::MAX, AtomicUsize::new(0));
+        let loaded = Mutex::default();
+        Self { step, scale, dtype, weights_dtype, units, overturned_after, handed_over, loaded }
     }
 }
 
@@ -155,6 +161,7 @@ impl ModelWork for Toy<'_> {
         elements: u64,
         sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
+        self.handed_over.fetch_add(1, Ordering::SeqCst);
         for &(first, length) in &self.units[unit].gradients {
             let (from, to) = (first.max(start), (first + length).min(start + elements));
             let bytes: Vec<u8> = (from..to.max(from))
@@ -172,6 +179,10 @@ impl ModelWork for Toy<'_> {
             }
         }
         Ok(())
+    }
+
+    fn overturned(&self) -> bool {
+        self.handed_over.load(Ordering::SeqCst) > self.overturned_after
     }
 }
 
@@ -194,10 +205,36 @@ pub fn record(step: u64, scale: f64) -> StepRecord {
 pub fn steps(engine: &mut OffloadEngine, units: &[UnitShape], last: u64, scale: f64) -> Result<()> {
     while engine.step() < last {
         let step = engine.step() + 1;
-        let toy = Toy::new(step, scale, engine.options(), units);
-        engine.run_gradients(MicroStep::Offload, &toy, scale)?;
-        engine.update(&record(step, scale))?;
+        let toy = Toy::new(step, scale, &engine.options().clone(), units);
+        let record = record(step, scale);
+        gradients(engine, &toy, scale, &record)?;
+        update(engine, &record)?;
     }
+    Ok(())
+}
+
+/// Gradients of a step; where the run overlaps, with the update of `expected` ahead.
+pub fn gradients(
+    engine: &mut OffloadEngine,
+    toy: &Toy,
+    scale: f64,
+    expected: &StepRecord,
+) -> Result<()> {
+    if engine.options().overlap_update {
+        engine.run_ahead(toy, scale, expected)?;
+    } else {
+        engine.run_gradients(MicroStep::Offload, toy, scale)?;
+    }
+    Ok(())
+}
+
+/// The update of a step, which may be there already.
+pub fn update(engine: &mut OffloadEngine, record: &StepRecord) -> Result<()> {
+    if engine.is_ahead(record) {
+        engine.adopt(record)?
+    } else {
+        engine.update(record)?
+    };
     Ok(())
 }
 
@@ -312,11 +349,13 @@ impl Script {
         while *done < last {
             let iteration = *done + 1;
             let toy = Toy::new(iteration, 1.0, &self.options, &units);
-            engine.run_gradients(MicroStep::Offload, &toy, 1.0)?;
+            // What would follow if nothing overflowed.
+            let expected = record(engine.step() + 1, 1.0);
+            gradients(engine, &toy, 1.0, &expected)?;
             if self.skips.contains(&iteration) {
                 engine.skip(&self.record(iteration))?;
             } else {
-                engine.update(&self.record(iteration))?;
+                update(engine, &self.record(iteration))?;
             }
             *done = iteration;
         }

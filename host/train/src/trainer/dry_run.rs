@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 
 use nearfield_runtime::io::{BlockDevice, free_bytes};
 use nearfield_runtime::store::{holds_state, stored_layout};
+use nearfield_runtime::types::DType;
 use nearfield_techniques::offload::{ActivationPlace, Blueprint, DeviceChoice, WeightsPlace};
 
 use super::options::TrainOptions;
@@ -151,10 +152,11 @@ impl DryRun {
             if needed > need.free + replaced {
                 obstacles.push(format!(
                     "drive {number} ({}) needs {} with all that lies on its file system, and {} are free: use more \
-                     drives or larger ones, or --gradient-dtype bf16",
+                     drives or larger ones{}",
                     path.display(),
                     gigabytes(needed),
-                    gigabytes(need.free + replaced)
+                    gigabytes(need.free + replaced),
+                    smaller(options)
                 ));
             }
         }
@@ -209,6 +211,17 @@ impl DryRun {
         }
         savings
     }
+}
+
+/// Options that need less room on drives.
+fn smaller(options: &TrainOptions) -> String {
+    let offload = &options.offload;
+    let choices = [
+        (offload.overlap_update, ", leave out --overlap-update"),
+        (offload.moment_dtype == DType::Fp32, ", --moment-dtype bf16"),
+        (offload.gradient_dtype == DType::Fp32 && !offload.compressed(), ", --gradient-dtype bf16"),
+    ];
+    choices.iter().filter(|(possible, _)| *possible).map(|(_, text)| *text).collect()
 }
 
 /// Purposes of host memory.

@@ -1,6 +1,7 @@
 //! Training with optimizer state on drives: data, model and engine put together.
 
 mod dry_run;
+mod iteration;
 mod options;
 mod rehearsal;
 mod start;
@@ -9,14 +10,12 @@ mod work;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
 use nearfield_runtime::exec::Executor;
-use nearfield_runtime::graph::{Graph, Traffic};
+use nearfield_runtime::graph::Traffic;
 use nearfield_runtime::store::StepRecord;
-use nearfield_runtime::timeline::Timeline;
 use nearfield_runtime::types::HyperParameters;
-use nearfield_techniques::offload::plan::gradient::{MicroStep, UnitShape};
+use nearfield_techniques::offload::plan::gradient::UnitShape;
 use nearfield_techniques::offload::{
     EngineConfig, FlatModel, OffloadEngine, TensorRun, WeightSource,
 };
@@ -24,6 +23,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 pub use dry_run::{DriveNeed, DryRun};
+pub use iteration::{GraphKind, IterationReport};
 pub use options::{ModelSource, TrainOptions};
 
 use crate::checkpoint::{Config, SaveOptions, Writer, to_config};
@@ -31,11 +31,11 @@ use crate::data::{BatchPlan, Corpus, Format, Vocabulary};
 use crate::error::{Error, Result};
 use crate::generate::{GenerateOptions, generate};
 use crate::model::{Architecture, Model, TensorInfo, TensorList, Unit, UnitPlan, parse_device};
-use crate::scaler::{Scaler, ScalerState, combined_unscale};
+use crate::scaler::{Scaler, ScalerState};
 use options::Identity;
 pub use rehearsal::Rehearsal;
 use start::Start;
-use work::{Accumulators, MicroBatch};
+use work::Accumulators;
 
 /// State of the trainer after an iteration, as recorded with it on the drives.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -46,46 +46,6 @@ struct Recorded {
     /// Loss of the iteration, where one was run.
     #[serde(default)]
     loss: Option<f64>,
-}
-
-/// What one iteration did.
-#[derive(Debug, Clone)]
-pub struct IterationReport {
-    /// Iterations done, this one included.
-    pub iteration: u64,
-    /// Optimizer steps done.
-    pub step: u64,
-    /// Mean loss over the micro-batches.
-    pub loss: f64,
-    /// Learning rate of the step.
-    pub learning_rate: f64,
-    /// Norm of the whole gradient, without the loss scale.
-    pub gradient_norm: f64,
-    /// Loss scale in this iteration.
-    pub loss_scale: f64,
-    /// Whether the gradient overflowed and nothing was updated.
-    pub skipped: bool,
-    /// Seconds of forward passes.
-    pub forward_seconds: f64,
-    /// Seconds of backward passes, gradient offload included.
-    pub backward_seconds: f64,
-    /// Seconds of the update.
-    pub update_seconds: f64,
-    /// Seconds of the whole iteration.
-    pub seconds: f64,
-    /// Tokens trained on.
-    pub tokens: u64,
-    /// When each task ran: kind of graph, start in seconds from the iteration's start, timeline.
-    pub timelines: Vec<(GraphKind, f64, Timeline)>,
-}
-
-/// Which graph a timeline belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GraphKind {
-    /// Forward and backward of one micro-batch.
-    Gradient(MicroStep),
-    /// The update.
-    Update,
 }
 
 /// A training run.
@@ -106,6 +66,8 @@ pub struct Trainer {
     skipped: u64,
     last_loss: Option<f64>,
     predicted: Traffic,
+    /// Whether the gradients of the last iteration neither overflowed nor were clipped: so will those of the next.
+    calm: bool,
     /// Whether seconds are those of the graphs' timelines, and not of the clock on the wall.
     virtual_time: bool,
 }
@@ -199,6 +161,7 @@ impl Trainer {
             skipped,
             last_loss,
             predicted: Traffic::default(),
+            calm: true,
             virtual_time: false,
         })
     }
@@ -263,142 +226,6 @@ impl Trainer {
     pub fn run_in_virtual_time(&mut self, executor: Arc<dyn Executor + Send + Sync>) {
         self.engine.set_executor(executor);
         self.virtual_time = true;
-    }
-
-    /// Seconds of an iteration so far.
-    fn elapsed(&self, begin: Instant, report: &IterationReport) -> f64 {
-        if self.virtual_time {
-            report.timelines.iter().map(|(_, _, timeline)| timeline.seconds()).sum()
-        } else {
-            begin.elapsed().as_secs_f64()
-        }
-    }
-
-    /// The graph that a timeline of an [`IterationReport`] belongs to.
-    pub fn graph(&self, kind: GraphKind) -> &Graph {
-        match kind {
-            GraphKind::Gradient(step) => &self.engine.gradient_plan(step).graph,
-            GraphKind::Update => self.engine.update_graph(),
-        }
-    }
-
-    /// One iteration: forward, backward, gradients to the drives, update.
-    ///
-    /// # Errors
-    /// What the model or a drive reports; the state on the drives is that of this iteration's start or end.
-    pub fn step(&mut self) -> Result<IterationReport> {
-        let begin = Instant::now();
-        let scale = self.scaler.scale();
-        let accumulate = self.options.accumulate;
-        let mut report = IterationReport {
-            iteration: self.iteration + 1,
-            step: self.engine.step(),
-            loss: 0.0,
-            learning_rate: self.options.schedule.rate(self.engine.step()),
-            gradient_norm: 0.0,
-            loss_scale: scale,
-            skipped: false,
-            forward_seconds: 0.0,
-            backward_seconds: 0.0,
-            update_seconds: 0.0,
-            seconds: 0.0,
-            tokens: 0,
-            timelines: Vec::new(),
-        };
-        let plan = self.batches();
-        let micro_batches = (0..accumulate)
-            .map(|micro_step| {
-                self.model.batch(&self.corpus.training(&plan, self.iteration, micro_step)?)
-            })
-            .collect::<Result<Vec<_>>>()?;
-        // Every target of the step counts the same, whatever micro-batch it is in.
-        let counted = micro_batches.iter().map(|tokens| tokens.counted).sum::<u64>().max(1);
-        let mut scan = Default::default();
-        for (micro_step, tokens) in (0..accumulate).zip(micro_batches) {
-            let kind = if micro_step + 1 == accumulate {
-                MicroStep::Offload
-            } else {
-                MicroStep::Accumulate
-            };
-            let share = tokens.counted as f64 / counted as f64;
-            let micro = MicroBatch::new(
-                &self.model,
-                tokens,
-                scale * share,
-                self.engine.options().gradient_dtype,
-                self.accumulators.as_ref(),
-            );
-            let start = self.elapsed(begin, &report);
-            let timeline = self.engine.run_gradients(kind, &micro, scale)?;
-            let graph = &self.engine.gradient_plan(kind).graph;
-            for (phase, seconds) in timeline.phase_seconds(graph) {
-                match phase.as_str() {
-                    "forward" => report.forward_seconds += seconds,
-                    _ => report.backward_seconds += seconds,
-                }
-            }
-            if kind == MicroStep::Accumulate {
-                self.predicted += graph.traffic();
-            }
-            report.timelines.push((GraphKind::Gradient(kind), start, timeline));
-            report.loss += micro.loss() * share;
-            report.tokens += u64::from(self.options.batch) * u64::from(self.options.seq);
-            scan = micro.scan();
-        }
-        let norm = scan.sum_squares.sqrt();
-        let overflow = scan.overflow || !norm.is_finite();
-        report.gradient_norm = norm / scale;
-        report.skipped = overflow;
-        let start = self.elapsed(begin, &report);
-        self.finish_iteration(&mut report, norm, start)?;
-        report.step = self.engine.step();
-        report.seconds = self.elapsed(begin, &report);
-        Ok(report)
-    }
-
-    /// The update, or the record of a skipped iteration.
-    fn finish_iteration(
-        &mut self,
-        report: &mut IterationReport,
-        norm: f64,
-        start: f64,
-    ) -> Result<()> {
-        let unscale = combined_unscale(report.loss_scale, norm, self.options.clip);
-        let not_a_loss = !report.loss.is_finite();
-        self.scaler.update(report.skipped)?;
-        if not_a_loss && !report.skipped {
-            return Err(Error::Diverged {
-                iteration: self.iteration,
-                what: "the loss is not a finite number".into(),
-                remedy: "the state is kept as it was; lower --lr, lengthen --warmup, or check the data",
-            });
-        }
-        let skipped = self.skipped + u64::from(report.skipped);
-        let recorded = Recorded {
-            identity: self.identity.clone(),
-            scaler: self.scaler.state(),
-            skipped,
-            // JSON has no infinity; a skipped iteration may have no loss.
-            loss: Some(if not_a_loss { f64::MAX } else { report.loss }),
-        };
-        let iteration = self.iteration + 1;
-        if report.skipped {
-            let record = record(iteration, self.engine.step(), 0.0, Vec::new(), &recorded)?;
-            self.engine.skip(&record)?;
-            self.predicted += self.engine.predicted_skip_traffic();
-        } else {
-            let decay = HyperParameters { lr: report.learning_rate, ..self.options.hyper };
-            let groups = vec![decay, HyperParameters { weight_decay: 0.0, ..decay }];
-            let record = record(iteration, self.engine.step() + 1, unscale, groups, &recorded)?;
-            let timeline = self.engine.update(&record)?;
-            report.update_seconds = timeline.seconds();
-            report.timelines.push((GraphKind::Update, start, timeline));
-            self.predicted += self.engine.predicted_step_traffic();
-        }
-        self.iteration = iteration;
-        self.skipped = skipped;
-        self.last_loss = Some(report.loss);
-        Ok(())
     }
 
     /// Mean loss over batches of the evaluation text; `None` when it is too short for one.

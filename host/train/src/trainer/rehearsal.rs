@@ -54,6 +54,7 @@ pub(super) fn rehearse(options: &TrainOptions, architecture: &Architecture) -> R
         system: System::Memory,
         drive_weights: Vec::new(),
         error_feedback: false,
+        overlap_update: false,
         weights: WeightsPlace::Host,
         activations: ActivationPlace::Host,
         ..options.offload.clone()

@@ -1,6 +1,7 @@
 //! The model's part of a step's task graph.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfield_runtime::kernels::{self, GradientRef, GradientScan, Isa};
 use nearfield_runtime::types::DType;
@@ -11,6 +12,7 @@ use tch::{Device, Tensor};
 
 use crate::error::{Error, Result};
 use crate::model::{Model, TiedGradient, Tokens, Unit, UnitWeights, WeightSource, read_out};
+use crate::scaler::combined_unscale;
 
 /// Gradients of a micro-batch that was not the last of its step, summed in fp32.
 pub(super) type Accumulators = Mutex<Vec<f32>>;
@@ -31,6 +33,11 @@ pub(super) struct MicroBatch<'a> {
     tied: Mutex<TiedGradient>,
     loss: Mutex<f64>,
     scans: Mutex<BTreeMap<u64, GradientScan>>,
+    /// Loss scale, and the largest norm that is not clipped.
+    expected: (f64, f64),
+    /// What was scanned so far, in the order in which it came.
+    so_far: Mutex<GradientScan>,
+    overturned: AtomicBool,
 }
 
 #[derive(Default)]
@@ -93,6 +100,30 @@ impl<'a> MicroBatch<'a> {
             tied: Mutex::default(),
             loss: Mutex::new(0.0),
             scans: Mutex::default(),
+            expected: (1.0, 0.0),
+            so_far: Mutex::default(),
+            overturned: AtomicBool::new(false),
+        }
+    }
+
+    /// Notices when gradients, which carry `loss_scale`, overflow or will be clipped to norm `clip`; 0 for no clipping.
+    pub fn expecting(self, loss_scale: f64, clip: f64) -> Self {
+        Self { expected: (loss_scale, clip), ..self }
+    }
+
+    /// Adds to what was seen so far, and notices when the norm is too large already.
+    fn watch(&self, scan: GradientScan) {
+        /// The sum is made in another order than the one that counts.
+        const MARGIN: f64 = 1.0 - 1e-9;
+        let mut so_far = self.so_far.lock();
+        so_far.overflow |= scan.overflow;
+        so_far.sum_squares += scan.sum_squares;
+        let (scale, clip) = self.expected;
+        let norm = so_far.sum_squares.sqrt() * MARGIN;
+        if so_far.overflow
+            || combined_unscale(scale, norm, clip) != combined_unscale(scale, 0.0, 0.0)
+        {
+            self.overturned.store(true, Ordering::Release);
         }
     }
 
@@ -228,6 +259,7 @@ impl<'a> MicroBatch<'a> {
                 (HostGradient::Half(bits), _) => GradientRef::Fp16(bits),
             };
             let scan = kernels::scan_gradient(Isa::detect(), reference);
+            self.watch(scan);
             self.scans.lock().insert(first, scan);
             host.push((first, fetched));
         }
@@ -323,6 +355,10 @@ impl ModelWork for MicroBatch<'_> {
             *host = None;
         }
         Ok(())
+    }
+
+    fn overturned(&self) -> bool {
+        self.overturned.load(Ordering::Acquire)
     }
 }
 

@@ -21,6 +21,8 @@ pub struct MemoryBudget {
     pub staging_bytes: u64,
     /// Master weights on their way up, and scratch.
     pub weight_read_bytes: u64,
+    /// Residuals of error feedback on their way down.
+    pub residual_write_bytes: u64,
     /// Master weights and outputs of units on their way between drives and the compute device.
     pub paging_bytes: u64,
     /// Working weights.
@@ -35,6 +37,16 @@ pub struct MemoryBudget {
 pub(super) fn weight_read_bytes(layout: &Layout, options: &OffloadOptions, drive: u32) -> u64 {
     let longest = Pieces::new(layout, options, drive).capacities().first().copied().unwrap_or(0);
     4 * longest.max(layout.align_elements)
+}
+
+/// Bytes of a drive's buffer for residuals on their way down.
+pub(super) fn residual_write_bytes(layout: &Layout, options: &OffloadOptions, drive: u32) -> u64 {
+    /// Longer pieces are no faster.
+    const MOST: u64 = 4 << 20;
+    if !options.error_feedback {
+        return 0;
+    }
+    MOST.min(4 * layout.longest(Some(drive)).max(layout.align_elements))
 }
 
 impl MemoryBudget {
@@ -76,7 +88,11 @@ impl MemoryBudget {
             host_update_bytes: u64::from(host_sets(options.system))
                 * drives.clone().map(sizes).sum::<u64>(),
             staging_bytes: u64::from(staging.buffers) * (dense + pairs),
-            weight_read_bytes: drives.map(|d| 2 * weight_read_bytes(layout, options, d)).sum(),
+            weight_read_bytes: drives
+                .clone()
+                .map(|d| 2 * weight_read_bytes(layout, options, d))
+                .sum(),
+            residual_write_bytes: drives.map(|d| residual_write_bytes(layout, options, d)).sum(),
             paging_bytes: paging.weights_bytes() + paging.outputs_bytes(),
             weights_bytes,
             residual_bytes: if options.error_feedback { 4 * layout.padded_total() } else { 0 },
@@ -90,6 +106,7 @@ impl MemoryBudget {
             + self.host_update_bytes
             + self.staging_bytes
             + self.weight_read_bytes
+            + self.residual_write_bytes
             + self.paging_bytes
     }
 

@@ -50,13 +50,30 @@ pub trait ModelWork: Sync {
         elements: u64,
         sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()>;
+
+    /// Whether it is certain by now that the update will not be the one expected by [`OffloadEngine::run_ahead`]: from a
+    /// gradient that has overflowed, or a norm that will be clipped. Once true it stays so.
+    fn overturned(&self) -> bool {
+        false
+    }
 }
 
-struct GradientWork<'a> {
+pub(super) struct GradientWork<'a> {
     engine: &'a OffloadEngine,
     plan: &'a Plan,
     model: &'a dyn ModelWork,
     loss_scale: f64,
+}
+
+impl<'a> GradientWork<'a> {
+    pub fn new(
+        engine: &'a OffloadEngine,
+        plan: &'a Plan,
+        model: &'a dyn ModelWork,
+        loss_scale: f64,
+    ) -> Self {
+        Self { engine, plan, model, loss_scale }
+    }
 }
 
 impl Work for GradientWork<'_> {
@@ -108,7 +125,7 @@ impl OffloadEngine {
         loss_scale: f64,
     ) -> Result<Timeline> {
         let plan = self.gradient_plan(step);
-        let work = GradientWork { engine: self, plan, model, loss_scale };
+        let work = GradientWork::new(self, plan, model, loss_scale);
         self.executor.run(&plan.graph, &work)
     }
 }

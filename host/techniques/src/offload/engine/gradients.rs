@@ -143,7 +143,7 @@ impl OffloadEngine {
         let file = unit.store.residual_file().ok_or_else(no_residual)?;
         let residual = compression.residuals.get(part).ok_or_else(no_residual)?.lock();
         let offset = unit.store.residual_target(part, self.step + 1)?;
-        let mut scratch = unit.weight_reads[0].lock();
+        let mut scratch = unit.residual_writes.as_ref().ok_or_else(no_residual)?.lock();
         let mut sum = 0_u64;
         let block = scratch.len() / 4;
         for (index, elements) in residual.chunks(block).enumerate() {

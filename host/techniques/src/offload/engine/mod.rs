@@ -1,5 +1,6 @@
 //! The offload technique for real: drives, devices, buffers, and the work behind its graphs.
 
+mod ahead;
 mod blueprint;
 mod budget;
 mod buffers;
@@ -37,11 +38,12 @@ use super::options::OffloadOptions;
 use super::placement::FlatModel;
 use super::plan::Plan;
 use super::plan::gradient::{MicroStep, UnitShape};
+use ahead::Ahead;
 use buffers::BufferSet;
 use gradients::{Compression, Staging};
 use memory_state::MemoryState;
 use paging::Pager;
-use update_work::UpdateWork;
+use update_work::{Begin, UpdateWork};
 
 /// What stands beside each drive.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -84,8 +86,10 @@ struct DriveUnit {
     device: Box<dyn NearStorageDevice>,
     /// The set that tasklets use; with the naive handler there is one only during a tasklet.
     buffers: Mutex<Option<Arc<BufferSet>>>,
-    /// Host memory for master weights and residuals on their way.
+    /// Host memory for master weights on their way up.
     weight_reads: [Mutex<Region>; 2],
+    /// The same for residuals on their way down, where there are any.
+    residual_writes: Option<Mutex<Region>>,
 }
 
 /// Buffers of the baselines in host memory: by set and drive.
@@ -124,6 +128,8 @@ pub struct OffloadEngine {
     output_bytes: Vec<u64>,
     /// Optimizer steps done.
     step: u64,
+    /// The update of the next step, where it was written ahead.
+    ahead: Option<Ahead>,
 }
 
 impl OffloadEngine {
@@ -168,7 +174,7 @@ impl OffloadEngine {
         self.blueprint.gradient(step)
     }
 
-    /// The graph of the update.
+    /// The graph of the update, where nothing was written ahead.
     pub fn update_graph(&self) -> &Graph {
         &self.blueprint.update.graph
     }
@@ -176,11 +182,6 @@ impl OffloadEngine {
     /// Data bytes that one step moves, from its graphs.
     pub fn predicted_step_traffic(&self) -> Traffic {
         self.gradient_plan(MicroStep::Offload).graph.traffic() + self.update_graph().traffic()
-    }
-
-    /// Data bytes that a skipped step moves: its gradients only.
-    pub fn predicted_skip_traffic(&self) -> Traffic {
-        self.gradient_plan(MicroStep::Offload).graph.traffic()
     }
 
     /// Data bytes moved so far by devices. Creation, resume and digests do not count.
@@ -239,20 +240,27 @@ impl OffloadEngine {
     /// What the drives report. The state on the drives then continues at this step or at the one before:
     /// open it again with [`OffloadEngine::resume`].
     pub fn update(&mut self, record: &StepRecord) -> Result<Timeline> {
-        if record.step != self.step + 1 || record.groups.len() < self.model.groups() {
-            return Err(Error::Invalid(format!(
-                "an update of step {} with {} parameter groups cannot follow step {} of {} groups",
-                record.step,
-                record.groups.len(),
-                self.step,
-                self.model.groups()
-            )));
-        }
+        self.check_follows(record)?;
+        // All weights are written again.
+        self.drop_ahead();
         let plan = &self.blueprint.update;
-        let work = UpdateWork::new(self, plan, record, false);
+        let work = UpdateWork::new(self, plan, record, Begin::Intent);
         let timeline = self.executor.run(&plan.graph, &work)?;
         self.step = record.step;
         Ok(timeline)
+    }
+
+    fn check_follows(&self, record: &StepRecord) -> Result<()> {
+        if record.step == self.step + 1 && record.groups.len() >= self.model.groups() {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "an update of step {} with {} parameter groups cannot follow step {} of {} groups",
+            record.step,
+            record.groups.len(),
+            self.step,
+            self.model.groups()
+        )))
     }
 
     /// Records an iteration without update (overflow): only the trainer's state changes.
@@ -262,6 +270,9 @@ impl OffloadEngine {
     pub fn skip(&mut self, record: &StepRecord) -> Result<()> {
         for unit in &self.drives {
             unit.store.skip(record)?;
+        }
+        if self.drop_ahead() {
+            self.load_weights()?;
         }
         self.reload_residuals()
     }

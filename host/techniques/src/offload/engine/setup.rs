@@ -17,12 +17,12 @@ use nearfield_runtime::{Error, Result};
 use parking_lot::Mutex;
 use rayon::ThreadPool;
 
-use super::budget::weight_read_bytes;
+use super::budget::{residual_write_bytes, weight_read_bytes};
 use super::buffers::{BufferSet, BufferSizes};
 use super::gradients::{Compression, Pairs, Staging};
 use super::memory_state::MemoryState;
 use super::paging::Pager;
-use super::update_work::UpdateWork;
+use super::update_work::{Begin, UpdateWork};
 use super::{Blueprint, DeviceChoice, DriveUnit, EngineConfig, HostBuffers, OffloadEngine};
 use crate::offload::options::{Encoder, OffloadOptions};
 use crate::offload::placement::FlatModel;
@@ -120,7 +120,7 @@ impl OffloadEngine {
                 blob: recovered.blob.clone(),
             };
             let plan = update::plan(engine.layout(), &engine.options, &redo.parts)?;
-            let work = UpdateWork::new(&engine, &plan, &record, true);
+            let work = UpdateWork::new(&engine, &plan, &record, Begin::Redo);
             engine.executor.run(&plan.graph, &work)?;
             engine.step = recovered.step;
         }
@@ -181,6 +181,7 @@ impl Assembly {
                 pager: None,
                 output_bytes: config.units.iter().map(|unit| unit.output_bytes).collect(),
                 step: 0,
+                ahead: None,
                 model,
                 blueprint,
                 options,
@@ -213,7 +214,8 @@ impl Assembly {
                 let bytes = budget.device_local_bytes[drive as usize];
                 self.device_arenas.push(Arena::new("device local memory", bytes, lock)?);
             }
-            let bytes = 2 * align_up(weight_read_bytes(layout, options, drive), 4096);
+            let bytes = 2 * align_up(weight_read_bytes(layout, options, drive), 4096)
+                + align_up(residual_write_bytes(layout, options, drive), 4096);
             self.read_arenas.push(Arena::new("weights on their way up", bytes, lock)?);
         }
         let sets = host_sets(options.system);
@@ -330,7 +332,12 @@ impl Assembly {
         let bytes = weight_read_bytes(layout, options, drive);
         let reads = &self.read_arenas[drive as usize];
         let weight_reads = [Mutex::new(reads.allocate(bytes)?), Mutex::new(reads.allocate(bytes)?)];
-        Ok(DriveUnit { store, device, buffers: Mutex::new(buffers), weight_reads })
+        let residual_writes = match residual_write_bytes(layout, options, drive) {
+            0 => None,
+            bytes => Some(Mutex::new(reads.allocate(bytes)?)),
+        };
+        let buffers = Mutex::new(buffers);
+        Ok(DriveUnit { store, device, buffers, weight_reads, residual_writes })
     }
 
     fn finish(self, drives: Vec<DriveUnit>) -> Result<OffloadEngine> {

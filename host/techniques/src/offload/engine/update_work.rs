@@ -7,7 +7,7 @@ use nearfield_runtime::exec::Work;
 use nearfield_runtime::graph::Task;
 use nearfield_runtime::kernels::{self, Dither, MomentFormat, Scalars, Segment, UpdateSums};
 use nearfield_runtime::layout::Part;
-use nearfield_runtime::store::{SlotMove, StepRecord};
+use nearfield_runtime::store::{SlotMove, StepRecord, WrittenAhead};
 use nearfield_runtime::types::{DType, Variable};
 use nearfield_runtime::{Error, Result};
 use parking_lot::Mutex;
@@ -16,6 +16,17 @@ use super::buffers::BufferSet;
 use super::{DriveUnit, OffloadEngine};
 use crate::offload::plan::{Action, PieceRange, Plan};
 
+/// What comes before the first part of an update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begin {
+    /// Intents on every drive, and the slots that parts go to.
+    Intent,
+    /// The slots only: the intents are there, from a step that was cut short.
+    Redo,
+    /// The intents only: all parts were written ahead.
+    Ahead,
+}
+
 /// Everything that one run of an update graph needs.
 pub(super) struct UpdateWork<'a> {
     engine: &'a OffloadEngine,
@@ -23,8 +34,8 @@ pub(super) struct UpdateWork<'a> {
     record: &'a StepRecord,
     /// Scalars of each parameter group.
     scalars: Vec<Scalars>,
-    /// Whether the intents are on the drives already (an interrupted step is redone).
-    redo: bool,
+    /// What comes before the first part.
+    pub begin: Begin,
     /// Where each part goes, known once its drive has the intent.
     moves: Vec<Mutex<Option<SlotMove>>>,
     /// Checksums of each part, added up over its pieces.
@@ -36,7 +47,7 @@ impl<'a> UpdateWork<'a> {
         engine: &'a OffloadEngine,
         plan: &'a Plan,
         record: &'a StepRecord,
-        redo: bool,
+        begin: Begin,
     ) -> Self {
         let optimizer = engine.options.optimizer;
         let scalars = record
@@ -50,10 +61,34 @@ impl<'a> UpdateWork<'a> {
             plan,
             record,
             scalars,
-            redo,
+            begin,
             moves: (0..parts).map(|_| Mutex::new(None)).collect(),
             sums: (0..parts).map(|_| Mutex::new(UpdateSums::default())).collect(),
         }
+    }
+
+    /// The work on parts that go where `moves` say.
+    pub fn with_moves(
+        engine: &'a OffloadEngine,
+        plan: &'a Plan,
+        record: &'a StepRecord,
+        moves: &[SlotMove],
+    ) -> Self {
+        let work = Self::new(engine, plan, record, Begin::Intent);
+        for one in moves {
+            *work.moves[one.part].lock() = Some(*one);
+        }
+        work
+    }
+
+    /// Checksums of each part so far.
+    pub fn sums(&self) -> Vec<UpdateSums> {
+        self.sums.iter().map(|sums| *sums.lock()).collect()
+    }
+
+    /// Takes over checksums of work that was done before.
+    pub fn set_sums(&mut self, sums: &[UpdateSums]) {
+        self.sums = sums.iter().map(|&sums| Mutex::new(sums)).collect();
     }
 
     fn part(&self, part: usize) -> Part {
@@ -91,8 +126,11 @@ impl<'a> UpdateWork<'a> {
 
     fn intent(&self, drive: u32) -> Result<()> {
         let store = &self.engine.drive(drive).store;
-        if !self.redo {
+        if self.begin != Begin::Redo {
             store.intent(self.record)?;
+        }
+        if self.begin == Begin::Ahead {
+            return Ok(());
         }
         for slot_move in store.begin_update(self.record.step)? {
             *self.moves[slot_move.part].lock() = Some(slot_move);
@@ -279,8 +317,8 @@ impl<'a> UpdateWork<'a> {
         })
     }
 
-    /// Checks all that the update of a part has read, then makes its new slot valid.
-    fn seal(&self, part: usize) -> Result<()> {
+    /// Checks all that the update of a part has read; returns the sums of what it has written.
+    fn verified(&self, part: usize) -> Result<Vec<u64>> {
         let unit = self.drive(part);
         let sums = *self.sums[part].lock();
         if !self.engine.options.compressed() {
@@ -308,7 +346,25 @@ impl<'a> UpdateWork<'a> {
             }
             written.push(new);
         }
-        unit.store.seal(part, self.slots(part)?.to_slot, self.record.step, &written)
+        Ok(written)
+    }
+
+    /// Makes the new slot of a part valid, unless the update has read something wrong.
+    fn seal(&self, part: usize) -> Result<()> {
+        let written = self.verified(part)?;
+        let slot = self.slots(part)?.to_slot;
+        self.drive(part).store.seal(part, slot, self.record.step, &written)
+    }
+
+    /// The same for all parts of a drive that were written ahead.
+    fn adopt(&self, drive: u32) -> Result<()> {
+        let store = &self.engine.drive(drive).store;
+        let ahead = |&part: &usize| {
+            let (slot, checksums) = (self.slots(part)?.to_slot, self.verified(part)?);
+            Ok(WrittenAhead { part, slot, checksums })
+        };
+        let written = store.parts().iter().map(ahead).collect::<Result<Vec<_>>>()?;
+        store.adopt(self.record.step, &written)
     }
 
     /// Copies updated weights up; padding travels too, but goes nowhere.
@@ -378,6 +434,7 @@ impl Work for UpdateWork<'_> {
     fn perform(&self, task: &Task) -> Result<()> {
         match self.plan.actions[task.id.index()] {
             Action::Intent { drive } => self.intent(drive),
+            Action::Adopt { drive } => self.adopt(drive),
             Action::Finish { drive } => self.engine.drive(drive).store.finish_update(),
             Action::Commit { drive } => self.engine.drive(drive).store.commit(),
             Action::Allocate { part } => self.allocate(part),

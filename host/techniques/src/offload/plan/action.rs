@@ -30,6 +30,11 @@ pub enum Action {
         /// Which drive.
         drive: u32,
     },
+    /// Makes the slots that were written ahead the state of a drive's parts.
+    Adopt {
+        /// Which drive.
+        drive: u32,
+    },
     /// Writes the commit record of this step to a drive.
     Commit {
         /// Which drive.

@@ -18,7 +18,7 @@ pub(super) const RECORD_BYTES: u64 = 4096;
 /// # Errors
 /// [`nearfield_runtime::Error::Graph`] if the graph is not valid, which is a defect.
 pub fn plan(layout: &Layout, options: &OffloadOptions, parts: &[usize]) -> Result<Plan> {
-    let mut planner = Planner::new(layout, options, parts);
+    let mut planner = Planner::new(PlanBuilder::default(), layout, options, parts);
     planner.plan.graph.phase("update");
     match options.system {
         System::Memory => planner.in_memory(),
@@ -66,8 +66,13 @@ pub(super) struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(layout: &'a Layout, options: &'a OffloadOptions, parts: &[usize]) -> Self {
-        let mut plan = PlanBuilder::default();
+    /// Goes on with `plan`; on each drive the parts keep their order.
+    pub fn new(
+        mut plan: PlanBuilder,
+        layout: &'a Layout,
+        options: &'a OffloadOptions,
+        parts: &[usize],
+    ) -> Self {
         let cpu = plan.graph.resource("host.cpu", Place::HOST, 1);
         let on_drives = if options.system.on_drives() { layout.drives } else { 0 };
         let drives = (0..on_drives)
@@ -98,7 +103,8 @@ impl<'a> Planner<'a> {
             position[part] = on_drive.len();
             on_drive.push(part);
         }
-        let spare = stored.iter().map(|&parts| spare_slots(parts) as usize).collect();
+        let spare = |&parts: &u64| if options.overlap_update { parts } else { spare_slots(parts) };
+        let spare = stored.iter().map(|parts| spare(parts) as usize).collect();
         Self {
             layout,
             options,
@@ -141,7 +147,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Intent records on every drive, then one mark that all updates wait for.
-    fn begin(&mut self) -> TaskId {
+    pub fn begin(&mut self) -> TaskId {
         let intents: Vec<TaskId> = (0..self.layout.drives)
             .map(|drive| self.record(drive, Action::Intent { drive }, "intent", &[]))
             .collect();
@@ -149,7 +155,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The last flush on each drive, then the commit records.
-    fn end(&mut self, begin: TaskId) {
+    pub fn end(&mut self, begin: TaskId) {
         let finished: Vec<TaskId> = (0..self.layout.drives)
             .map(|drive| {
                 let mut after = self.seals[drive as usize].clone();
@@ -160,6 +166,18 @@ impl<'a> Planner<'a> {
         let all = self.mark("all headers are durable", &finished);
         for drive in 0..self.layout.drives {
             self.record(drive, Action::Commit { drive }, "commit", &[all]);
+        }
+    }
+
+    /// Makes what was written ahead the state, on each drive by itself.
+    pub fn adopt(&mut self, begin: TaskId) {
+        for drive in 0..self.layout.drives {
+            let parts = self.by_drive[drive as usize].len() as u64;
+            let op = Op::Seal { drive, metadata_bytes: parts * RECORD_BYTES };
+            let label = format!("adopt the parts of drive {drive}");
+            let resource = self.drives[drive as usize].seal;
+            let adopted = self.plan.task(resource, op, Action::Adopt { drive }, label, &[begin]);
+            self.seals[drive as usize].push(adopted);
         }
     }
 

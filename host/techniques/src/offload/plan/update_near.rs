@@ -62,9 +62,18 @@ fn serial_tasklet(planner: &mut Planner, part: usize, begin: TaskId) -> TaskId {
     released
 }
 
+/// What a tasklet waits for before its buffers are filled.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Gates {
+    /// Before its gradient is read.
+    pub gradient: TaskId,
+    /// Before its state is read.
+    pub state: TaskId,
+}
+
 /// The last tasks that used each buffer piece of one drive.
 #[derive(Default)]
-struct LastUse {
+pub(super) struct LastUse {
     updates: HashMap<u32, TaskId>,
     fetches: HashMap<u32, TaskId>,
     stores: HashMap<(Variable, u32), TaskId>,
@@ -75,25 +84,31 @@ struct LastUse {
 /// piece, weights written first, moments lazily. With one piece it is the paper's token scheme.
 pub(super) fn overlapped(planner: &mut Planner, begin: TaskId) {
     for drive in 0..planner.layout.drives {
-        let bytes = formulas::local_memory_bytes(planner.layout, planner.options, drive);
-        planner.claim(Place::Local(drive), bytes);
-        let pieces = Pieces::new(planner.layout, planner.options, drive);
+        claim_local(planner, drive);
         let mut last = LastUse::default();
         for part in planner.by_drive[drive as usize].clone() {
-            let ranges = pieces.ranges(planner.layout, part);
-            overlapped_tasklet(planner, part, &ranges, begin, &mut last);
+            let gates = Gates { gradient: begin, state: begin };
+            let stores = overlapped_tasklet(planner, part, gates, &mut last);
+            planner.seal(part, &stores);
         }
     }
 }
 
-fn overlapped_tasklet(
+/// Claims the buffer set of a drive for the whole graph.
+pub(super) fn claim_local(planner: &mut Planner, drive: u32) {
+    let bytes = formulas::local_memory_bytes(planner.layout, planner.options, drive);
+    planner.claim(Place::Local(drive), bytes);
+}
+
+/// Reads, updates and writes one part; returns the tasks after which its new slot is complete.
+pub(super) fn overlapped_tasklet(
     planner: &mut Planner,
     part: usize,
-    ranges: &[PieceRange],
-    begin: TaskId,
+    gates: Gates,
     last: &mut LastUse,
-) {
+) -> Vec<TaskId> {
     let drive = planner.drive_of(part);
+    let ranges = Pieces::new(planner.layout, planner.options, drive).ranges(planner.layout, part);
     let kernel = planner.drives[drive as usize].kernel;
     let variables = planner.options.optimizer.variables();
     let emits = planner.options.emits_weights();
@@ -102,26 +117,28 @@ fn overlapped_tasklet(
     let pairs = planner.options.compressed().then(|| {
         // The pairs serve all pieces, so their buffers are free once they are expanded to the last one.
         let mut after = std::mem::take(&mut last.expansions);
-        after.push(begin);
+        after.push(gates.gradient);
         planner.load_pairs(part, &after)
     });
     let mut loads = Vec::new();
-    for &range in ranges {
+    for &range in &ranges {
         let piece = range.piece;
         // The gradient's buffer is free once the last tasklet's piece is updated.
-        let free = last.updates.get(&piece).copied().unwrap_or(begin);
+        let mut after = vec![gates.gradient];
+        after.extend(last.updates.get(&piece));
         let gradient = match pairs {
             Some(pairs) => {
-                let expanded = planner.decompress(range, &[pairs, free]);
+                after.push(pairs);
+                let expanded = planner.decompress(range, &after);
                 last.expansions.push(expanded);
                 expanded
             }
-            None => planner.load(range, Variable::Gradient, 0, &[free]),
+            None => planner.load(range, Variable::Gradient, 0, &after),
         };
         let mut loaded = vec![gradient];
         for &variable in variables {
-            let stored = last.stores.get(&(variable, piece)).copied();
-            let mut after = vec![stored.unwrap_or(begin)];
+            let mut after = vec![gates.state];
+            after.extend(last.stores.get(&(variable, piece)));
             if variable == Variable::Param && local && !emits {
                 // Weights are fetched from the master weight's own buffer.
                 after.extend(last.fetches.get(&piece));
@@ -131,7 +148,7 @@ fn overlapped_tasklet(
         loads.push(loaded);
     }
     let mut stores = Vec::new();
-    for (&range, mut loaded) in ranges.iter().zip(loads) {
+    for (range, mut loaded) in ranges.into_iter().zip(loads) {
         let piece = range.piece;
         if emits {
             loaded.extend(last.fetches.get(&piece));
@@ -150,5 +167,5 @@ fn overlapped_tasklet(
             last.fetches.insert(piece, planner.fetch_weights(range, updated));
         }
     }
-    planner.seal(part, &stores);
+    stores
 }

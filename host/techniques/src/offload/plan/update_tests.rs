@@ -20,7 +20,7 @@ fn build(options: &OffloadOptions, elements: u64, drives: u32) -> (Layout, Plan)
 }
 
 /// For each task the set of tasks that surely ended before it, as a bitmap.
-fn ancestors(plan: &Plan) -> Vec<Vec<bool>> {
+pub(super) fn ancestors(plan: &Plan) -> Vec<Vec<bool>> {
     let tasks = plan.graph.tasks();
     let mut sets: Vec<Vec<bool>> = vec![vec![false; tasks.len()]; tasks.len()];
     for task in tasks {
@@ -80,6 +80,31 @@ fn uses(
     }
 }
 
+/// Two uses of one buffer piece, at least one of them writing, are ordered by edges.
+pub(super) fn buffers_are_kept_apart(
+    plan: &Plan,
+    layout: &Layout,
+    options: &OffloadOptions,
+    sets: &[Vec<bool>],
+) -> Result<(), TestCaseError> {
+    let ordered = |a: TaskId, b: TaskId| sets[b.index()][a.index()] || sets[a.index()][b.index()];
+    let mut users: HashMap<_, Vec<(TaskId, bool)>> = HashMap::new();
+    for (task, &action) in plan.graph.tasks().iter().zip(&plan.actions) {
+        for (buffer, writes) in uses(layout, options, action) {
+            for &(other, other_writes) in users.entry(buffer).or_default().iter() {
+                prop_assert!(
+                    !(writes || other_writes) || ordered(other, task.id),
+                    "{:?} and {:?} share {buffer:?}",
+                    plan.graph.task(other).label,
+                    task.label
+                );
+            }
+            users.entry(buffer).or_default().push((task.id, writes));
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
@@ -103,19 +128,7 @@ proptest! {
         };
         let (layout, plan) = build(&options, elements, drives);
         let sets = ancestors(&plan);
-        let ordered = |a: TaskId, b: TaskId| sets[b.index()][a.index()] || sets[a.index()][b.index()];
-
-        // Two uses of one buffer piece, at least one of them writing, are ordered by edges.
-        let mut users: HashMap<_, Vec<(TaskId, bool)>> = HashMap::new();
-        for (task, &action) in plan.graph.tasks().iter().zip(&plan.actions) {
-            for (buffer, writes) in uses(&layout, &options, action) {
-                for &(other, other_writes) in users.entry(buffer).or_default().iter() {
-                    prop_assert!(!(writes || other_writes) || ordered(other, task.id),
-                        "{:?} and {:?} share {buffer:?}", plan.graph.task(other).label, task.label);
-                }
-                users.entry(buffer).or_default().push((task.id, writes));
-            }
-        }
+        buffers_are_kept_apart(&plan, &layout, &options, &sets)?;
 
         // Part i of a drive is written only after the seal that frees its slot; every part is sealed after
         // all its writes and before the drive's finish; intents come before, commits after everything.

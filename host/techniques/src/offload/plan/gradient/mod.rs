@@ -9,9 +9,10 @@ mod staging;
 mod tests;
 
 use nearfield_runtime::Result;
+use nearfield_runtime::graph::TaskId;
 use nearfield_runtime::layout::Layout;
 
-use super::Plan;
+use super::{Plan, PlanBuilder};
 use crate::offload::options::OffloadOptions;
 
 pub use paging::{Paging, Segment, paged_traffic};
@@ -61,6 +62,24 @@ pub fn plan(
     units: &[UnitShape],
     step: MicroStep,
 ) -> Result<(Plan, Staging)> {
+    let (plan, staging) = begin(layout, options, units, step);
+    Ok((plan.plan.build()?, staging))
+}
+
+/// A micro-step whose graph may still grow.
+pub(super) struct Begun {
+    pub plan: PlanBuilder,
+    /// Parts in the order in which their gradients are complete, with the task after which each is on its drive.
+    pub written: Vec<(usize, TaskId)>,
+}
+
+/// Begins the graph of one micro-step.
+pub(super) fn begin(
+    layout: &Layout,
+    options: &OffloadOptions,
+    units: &[UnitShape],
+    step: MicroStep,
+) -> (Begun, Staging) {
     let staging = staging::staging(layout, options, units);
-    Ok((planner::plan(layout, options, units, staging, step)?, staging))
+    (planner::plan(layout, options, units, staging, step), staging)
 }

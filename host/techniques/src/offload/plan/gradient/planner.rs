@@ -2,18 +2,18 @@
 
 use std::collections::HashMap;
 
+use nearfield_runtime::codec;
 use nearfield_runtime::graph::{
     Collective, Direction, GraphBuilder, MemoryClaim, Op, Place, ResourceId, TaskId,
 };
 use nearfield_runtime::layout::Layout;
-use nearfield_runtime::{Result, codec};
 
 use super::outputs::OUTPUTS;
 use super::paging::Paging;
 use super::staging::{Staging, arrivals};
-use super::{MicroStep, UnitShape};
+use super::{Begun, MicroStep, UnitShape};
 use crate::offload::options::{ActivationPlace, Encoder, OffloadOptions, System, WeightsPlace};
-use crate::offload::plan::{Action, Plan, PlanBuilder};
+use crate::offload::plan::{Action, PlanBuilder};
 
 /// Units whose weights are on a compute device at a time: one in use, one on its way.
 const WEIGHT_UNITS: usize = 2;
@@ -24,7 +24,7 @@ pub(super) fn plan(
     units: &[UnitShape],
     staging: Staging,
     step: MicroStep,
-) -> Result<Plan> {
+) -> Begun {
     let mut plan = PlanBuilder::default();
     let engines = Engines::new(&mut plan.graph, layout, options);
     let mut planner = Planner {
@@ -39,11 +39,12 @@ pub(super) fn plan(
         staging,
         plan,
         collectives: 0,
+        written: Vec::new(),
     };
     planner.claims();
     let forward = planner.forward();
     planner.backward(&forward, step);
-    planner.plan.build()
+    Begun { plan: planner.plan, written: planner.written }
 }
 
 /// The engines of one compute device.
@@ -112,6 +113,8 @@ pub(super) struct Planner<'a> {
     pub(super) plan: PlanBuilder,
     /// Collective operations so far.
     pub(super) collectives: u32,
+    /// Complete parts so far, with the task that writes each.
+    written: Vec<(usize, TaskId)>,
 }
 
 /// Staging buffers while the graph is built.
@@ -477,7 +480,9 @@ impl Planner<'_> {
         self.plan.graph.rank(0);
         let bytes = self.pairs_bytes(part);
         let action = Action::WriteGradient { part, staging };
-        (selected, vec![self.write(part, bytes, action, "kept pairs", &fetched)])
+        let written = self.write(part, bytes, action, "kept pairs", &fetched);
+        self.written.push((part, written));
+        (selected, vec![written])
     }
 
     /// A complete gradient to its drive; returns the tasks after which its staging buffer is free.
@@ -486,14 +491,18 @@ impl Planner<'_> {
         let action = Action::WriteGradient { part, staging };
         if !self.options.compressed() {
             let bytes = padded * self.options.gradient_dtype.bytes();
-            return vec![self.write(part, bytes, action, "gradient", complete)];
+            let written = self.write(part, bytes, action, "gradient", complete);
+            self.written.push((part, written));
+            return vec![written];
         }
         let op = Op::Kernel { name: "topk", elements: padded, bytes: padded * 4 };
         let label = format!("compress gradient of part {part}");
         let encode = Action::Encode { part, staging };
         let encoded = self.plan.task(self.engines.cpu, op, encode, label, complete);
         let bytes = self.pairs_bytes(part);
-        let mut emptied = vec![self.write(part, bytes, action, "kept pairs", &[encoded])];
+        let written = self.write(part, bytes, action, "kept pairs", &[encoded]);
+        self.written.push((part, written));
+        let mut emptied = vec![written];
         if self.options.error_feedback {
             let action = Action::WriteResidual { part, staging };
             emptied.push(self.write(part, 4 * padded, action, "residual", &[encoded]));
