@@ -247,6 +247,15 @@ fn a_file_system_that_is_too_small_is_refused_and_one_that_fills_up_stops_nothin
     let more = ["--steps", "4", "--resume", "--save", saved.to_str().unwrap()];
     failed_with(&run.train(&more), &["saved", "make room"]);
     assert!(!saved.exists());
+    // Where blocks cannot be shared, a snapshot asks for room before it copies.
+    let length = file.metadata().unwrap().len();
+    file.set_len(length - (256 << 10)).unwrap();
+    let snapshot = mounted.at().join("snapshot");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfield"));
+    command.env_clear().args(["state", "snapshot", "--to"]).arg(&snapshot);
+    command.arg("--drive").arg(mounted.drive("a"));
+    failed_with(&command.output().unwrap(), &["are needed", "free"]);
+    assert!(!snapshot.exists());
     succeeded(&run.train(&["--steps", "4", "--resume"]));
     assert_eq!(run.digest(), expected());
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use anyhow::Result;
 use serde_json::Value;
 
-use crate::train::{Line, run_picture};
+use crate::train::{Endurance, Line, run_picture};
 use crate::values::human_bytes;
 
 const STYLE: &str = include_str!("style.css");
@@ -241,22 +241,9 @@ fn memory(html: &mut String, report: &Value) -> Result<()> {
 }
 
 fn wear(html: &mut String, report: &Value) -> Result<()> {
-    let wear = &report["endurance"];
-    let Some(bytes) = wear["bytes_per_step_and_drive"].as_f64().filter(|&bytes| bytes > 0.0) else {
-        return Ok(());
-    };
-    write!(
-        html,
-        "<h2>Wear</h2>\n<p>{} a step on the drive that is written most",
-        human_bytes(bytes as u64)
-    )?;
-    if let Some(steps) = wear["steps_to_rating"].as_f64() {
-        write!(html, "; {steps:.0} steps until its rating is used up")?;
+    if let Some(wear) = Endurance::from_report(report) {
+        writeln!(html, "<h2>Wear</h2>\n<p>{}.</p>", wear.text())?;
     }
-    if let Some(days) = wear["days_to_rating"].as_f64() {
-        write!(html, ", {days:.1} days without pause")?;
-    }
-    writeln!(html, ".</p>")?;
     Ok(())
 }
 

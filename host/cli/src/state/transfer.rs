@@ -210,10 +210,7 @@ pub struct RestoreArgs {
 /// Brings a snapshot back to drives.
 pub fn restore(args: &RestoreArgs) -> Result<()> {
     let sources = drives_of(&args.from)?;
-    let reader = StateReader::open(&sources)?;
-    let digest = reader.digest()?;
     if sources.len() != args.drive.len() {
-        drop(reader);
         let run = SavedRun::open(&sources)?;
         let digest = run.copy_to(&args.drive, &args.layout.layout())?;
         println!("state digest  {digest}");
@@ -231,6 +228,9 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
             drive.display()
         );
     }
+    // Before anything is replaced.
+    let reader = StateReader::open(&sources)?;
+    let digest = reader.digest()?;
     store::copy_state(&sources, &args.drive)?;
     let found = StateReader::open(&args.drive)?.digest()?;
     ensure!(

@@ -21,6 +21,15 @@ impl Endurance {
         Self { bytes_per_step, steps, days }
     }
 
+    /// What a report says; `None` where it says nothing, or nothing was written.
+    pub fn from_report(report: &Value) -> Option<Self> {
+        let wear = &report["endurance"];
+        let number = |key: &str| wear[key].as_f64();
+        let bytes_per_step = number("bytes_per_step_and_drive").filter(|&bytes| bytes > 0.0)?;
+        let (steps, days) = (number("steps_to_rating"), number("days_to_rating"));
+        Some(Self { bytes_per_step, steps, days })
+    }
+
     /// For reports.
     pub fn json(&self, tbw: Option<f64>) -> Value {
         json!({
@@ -56,5 +65,10 @@ mod tests {
         assert!((wear.days.unwrap() - 4.34).abs() < 0.01);
         assert!(wear.text().contains("16.00 GB") && wear.text().contains("4.3 days"));
         assert_eq!(Endurance::new(16e9, None, Some(10.0)).days, None);
+        let report = json!({ "endurance": wear.json(Some(600.0)) });
+        assert_eq!(Endurance::from_report(&report), Some(wear));
+        let nothing = json!({ "endurance": Endurance::new(0.0, None, None).json(None) });
+        assert_eq!(Endurance::from_report(&nothing), None);
+        assert_eq!(Endurance::from_report(&json!({})), None);
     }
 }

@@ -29,7 +29,7 @@ use nearfield_train::trainer::{IterationReport, ModelSource, TrainOptions, Train
 pub use args::{Compute, TrainArgs};
 use args::{DeviceKind, ProgressKind};
 use drives::DriveWatch;
-use endurance::Endurance;
+pub use endurance::Endurance;
 pub use metrics::Line;
 use metrics::Metrics;
 pub use picture::svg as run_picture;
@@ -295,14 +295,7 @@ impl Run {
         if let (true, Some(fabric)) = (self.virtual_time, &args.fabric) {
             writeln!(text, "clock         virtual: all seconds are those of the fabric {fabric}")?;
         }
-        if args.drive_tbw.is_some() {
-            let wear = &report["endurance"];
-            let number = |key: &str| wear[key].as_f64();
-            let wear = Endurance {
-                bytes_per_step: number("bytes_per_step_and_drive").unwrap_or(0.0),
-                steps: number("steps_to_rating"),
-                days: number("days_to_rating"),
-            };
+        if let (Some(_), Some(wear)) = (args.drive_tbw, Endurance::from_report(report)) {
             writeln!(text, "wear          {}", wear.text())?;
         }
         if let (Some(target), false) = (&args.save, stopped) {

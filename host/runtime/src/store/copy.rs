@@ -16,6 +16,9 @@ const BLOCK_BYTES: usize = 8 << 20;
 /// Room that is left for the file system's own needs.
 const MARGIN: u64 = 1 << 20;
 
+/// Name of a file that is made for a moment.
+const PROBE: &str = ".nearfield-probe";
+
 /// What a copy took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Copied {
@@ -49,11 +52,28 @@ pub fn copy_state(from: &[PathBuf], to: &[PathBuf]) -> Result<Copied> {
     Ok(copied)
 }
 
-/// What a copy needs. Files on one file system may be able to share their blocks, which is only known once it is tried: nothing is
-/// asked for them.
+/// What a copy needs: nothing but a margin where files share their blocks.
 fn wanted<'a>(from: &Path, to: &'a Path) -> Result<Wanted<'a>> {
-    let bytes = if file_system(from)? == file_system(to)? { 0 } else { state_bytes(from) };
+    let shared = file_system(from)? == file_system(to)? && can_share(from, to);
+    let bytes = if shared { 0 } else { state_bytes(from) };
     Ok(Wanted { directory: to, bytes: bytes + MARGIN })
+}
+
+/// Whether files in `to` can share blocks with those in `from`, which is only known once it is tried.
+fn can_share(from: &Path, to: &Path) -> bool {
+    let probe = to.join(PROBE);
+    let tried = File::open(from.join(SUPERBLOCK_FILE))
+        .and_then(|original| Ok((original, File::create(&probe)?)))
+        .is_ok_and(|(original, copy)| share(&original, &copy));
+    // Nothing depends on it; where it cannot be removed it could not be made.
+    let _ = std::fs::remove_file(&probe);
+    tried
+}
+
+/// Lets `copy` share the blocks of `original`, where the file system can do that.
+fn share(original: &File, copy: &File) -> bool {
+    // SAFETY: both descriptors are open for the whole call.
+    unsafe { libc::ioctl(copy.as_raw_fd(), libc::FICLONE, original.as_raw_fd()) == 0 }
 }
 
 fn copy_drive(from: &Path, to: &Path) -> Result<Copied> {
@@ -73,10 +93,7 @@ fn copy_drive(from: &Path, to: &Path) -> Result<Copied> {
             File::open(&source).map_err(|cause| Error::io("open", &source, 0, 0, cause))?;
         let bytes = original.metadata().map_err(|cause| error("stat", cause))?.len();
         let mut copy = File::create(&target).map_err(|cause| error("create", cause))?;
-        // SAFETY: both descriptors are open for the whole call.
-        let shared =
-            unsafe { libc::ioctl(copy.as_raw_fd(), libc::FICLONE, original.as_raw_fd()) } == 0;
-        if shared {
+        if share(&original, &copy) {
             copied.shared_bytes += bytes;
         } else {
             plain(&mut original, &mut copy).map_err(|cause| error("copy", cause))?;

@@ -1,5 +1,8 @@
 //! Number formats of checkpoints.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
 use half::{bf16, f16};
 use nearfield_runtime::kernels;
 use nearfield_runtime::types::DType;
@@ -50,21 +53,38 @@ impl Stored {
     }
 }
 
+/// Numbers in a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Numbers {
+    /// Where they begin, in bytes.
+    pub offset: u64,
+    /// Their format.
+    pub dtype: Stored,
+}
+
+impl Numbers {
+    /// Reads the numbers from `first` on, until `out` is full; `raw` is scratch.
+    pub fn read(
+        self,
+        file: &File,
+        first: u64,
+        out: &mut [f32],
+        raw: &mut Vec<u8>,
+    ) -> std::io::Result<()> {
+        let width = self.dtype.bytes();
+        raw.resize(out.len() * width as usize, 0);
+        file.read_exact_at(raw, self.offset + first * width)?;
+        self.dtype.decode(raw, out);
+        Ok(())
+    }
+}
+
 /// torch's name of a format.
 pub(super) const fn torch_name(dtype: DType) -> &'static str {
     match dtype {
         DType::Fp32 => "float32",
         DType::Fp16 => "float16",
         DType::Bf16 => "bfloat16",
-    }
-}
-
-/// safetensors' name of a format.
-pub(crate) const fn stored(dtype: DType) -> Dtype {
-    match dtype {
-        DType::Fp32 => Dtype::F32,
-        DType::Fp16 => Dtype::F16,
-        DType::Bf16 => Dtype::BF16,
     }
 }
 

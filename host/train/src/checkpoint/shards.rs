@@ -3,21 +3,20 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use safetensors::tensor::Metadata;
 use serde::Deserialize;
 
-use super::dtype::Stored;
+use super::dtype::{Numbers, Stored};
 use crate::error::{Error, Result};
 use crate::model::{TensorInfo, TensorList};
 
 /// Largest header that the format allows.
 const HEADER_MAX: u64 = 100_000_000;
 /// Elements read at a time.
-const PIECE: usize = 1 << 20;
+const PIECE: u64 = 1 << 20;
 /// Parts of names that older checkpoints leave out.
 const PREFIXES: [&str; 2] = ["transformer.", "model."];
 /// Ends of names of what checkpoints carry that are no weights.
@@ -43,8 +42,7 @@ struct Shard {
 #[derive(Debug, Clone, Copy)]
 struct Place {
     file: usize,
-    offset: u64,
-    dtype: Stored,
+    numbers: Numbers,
 }
 
 #[derive(Deserialize)]
@@ -76,7 +74,8 @@ impl Checkpoint {
                 };
                 let offset = start + info.data_offsets.0 as u64;
                 let sizes = info.shape.iter().map(|&size| size as u64).collect();
-                found.insert(name, (Place { file: number, offset, dtype }, sizes));
+                let numbers = Numbers { offset, dtype };
+                found.insert(name, (Place { file: number, numbers }, sizes));
             }
             files.push(Shard { path, file });
         }
@@ -118,19 +117,10 @@ impl Checkpoint {
     /// # Errors
     /// What the system reports.
     pub fn read(&self, first: u64, out: &mut [f32]) -> Result<()> {
-        let end = first + out.len() as u64;
         let mut raw = Vec::new();
-        for tensor in self.list.overlapping(first, out.len() as u64) {
-            let (mut at, last) = (tensor.flat_start.max(first), tensor.range().end.min(end));
-            while at < last {
-                let count = (last - at).min(PIECE as u64);
-                let from = (at - first) as usize;
-                let target = &mut out[from..from + count as usize];
-                self.read_piece(tensor, at - tensor.flat_start, target, &mut raw)?;
-                at += count;
-            }
-        }
-        Ok(())
+        self.list.pieces(first, out.len() as u64, PIECE).try_for_each(|piece| {
+            self.read_piece(piece.tensor, piece.offset, &mut out[piece.span()], &mut raw)
+        })
     }
 
     fn read_piece(
@@ -142,13 +132,10 @@ impl Checkpoint {
     ) -> Result<()> {
         let place = self.place(tensor);
         let Shard { path, file } = &self.files[place.file];
-        raw.resize(out.len() * place.dtype.bytes() as usize, 0);
-        file.read_exact_at(raw, place.offset + first * place.dtype.bytes()).map_err(|error| {
+        place.numbers.read(file, first, out, raw).map_err(|error| {
             let what = format!("cannot read {}: {error}", tensor.name);
             Error::checkpoint(path, what, "fetch the model again")
-        })?;
-        place.dtype.decode(raw, out);
-        Ok(())
+        })
     }
 
     fn place(&self, tensor: &TensorInfo) -> Place {
@@ -186,7 +173,7 @@ impl Checkpoint {
     ) -> Result<()> {
         let mut first = 0;
         while first < tensor.elements() {
-            let count = (tensor.elements() - first).min(PIECE as u64);
+            let count = (tensor.elements() - first).min(PIECE);
             values.resize(count as usize, 0.0);
             self.read_piece(tensor, first, values, raw)?;
             if let Some(index) = values.iter().position(|value| !value.is_finite()) {

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use nearfield_runtime::types::DType;
-use safetensors::tensor::{Metadata, TensorInfo as Entry};
 use serde_json::{Map, Value, json};
 
-use super::dtype::{encode, stored, torch_name};
+use super::dtype::{encode, torch_name};
+use super::table::Table;
 use crate::error::{Error, Result};
 use crate::model::{TensorInfo, TensorList};
 
 /// Elements converted at a time.
-const PIECE: usize = 1 << 20;
+const PIECE: u64 = 1 << 20;
 /// What belongs to a model beside its weights and its config.json.
 const COMPANIONS: [&str; 10] = [
     "tokenizer.json",
@@ -137,21 +137,14 @@ impl Writer {
     /// # Errors
     /// [`Error::Checkpoint`] with what the system reports.
     pub fn put(&self, first: u64, values: &[f32]) -> Result<()> {
-        let end = first + values.len() as u64;
         let mut raw = Vec::new();
-        for tensor in self.list.overlapping(first, values.len() as u64) {
-            let (mut at, last) = (tensor.flat_start.max(first), tensor.range().end.min(end));
-            while at < last {
-                let count = (last - at).min(PIECE as u64);
-                let from = (at - first) as usize;
-                encode(self.dtype, &values[from..from + count as usize], &mut raw);
-                let (file, offset) = self.places[&tensor.flat_start];
-                let (path, file) = &self.files[file];
-                let offset = offset + (at - tensor.flat_start) * self.dtype.bytes();
-                file.write_all_at(&raw, offset).map_err(|error| failed("write", path, &error))?;
-                self.written.fetch_add(count, Relaxed);
-                at += count;
-            }
+        for piece in self.list.pieces(first, values.len() as u64, PIECE) {
+            encode(self.dtype, &values[piece.span()], &mut raw);
+            let (file, offset) = self.places[&piece.tensor.flat_start];
+            let (path, file) = &self.files[file];
+            let offset = offset + piece.offset * self.dtype.bytes();
+            file.write_all_at(&raw, offset).map_err(|error| failed("write", path, &error))?;
+            self.written.fetch_add(piece.elements, Relaxed);
         }
         Ok(())
     }
@@ -231,35 +224,21 @@ fn shards<'a>(tensors: &'a [TensorInfo], options: &SaveOptions) -> Vec<&'a [Tens
 
 /// Makes a file of its full length with its table; returns where each tensor's data begins.
 fn begin(path: &Path, tensors: &[TensorInfo], dtype: DType) -> Result<(File, Vec<u64>)> {
-    let mut entries = Vec::new();
-    let mut end = 0;
+    let mut table = Table::default();
     for tensor in tensors {
-        let start = end;
-        end += (tensor.elements() * dtype.bytes()) as usize;
-        let shape = tensor.shape.iter().map(|&size| size as usize).collect();
-        let entry = Entry { dtype: stored(dtype), shape, data_offsets: (start, end) };
-        entries.push((tensor.name.clone(), entry));
+        table.add(tensor.name.clone(), &tensor.shape, dtype);
     }
-    let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let starts: Vec<usize> = entries.iter().map(|(_, entry)| entry.data_offsets.0).collect();
-    let table = Metadata::new(Some(format), entries)
-        .map_err(|error| Error::Invalid(format!("a table of tensors: {error}")))
-        .and_then(|metadata| {
-            let text = serde_json::to_string(&metadata);
-            text.map_err(|error| Error::Invalid(format!("a table of tensors: {error}")))
-        })?;
-    let mut header = table.into_bytes();
-    header.resize(header.len().next_multiple_of(8), b' ');
-    let data = 8 + header.len();
+    let (starts, bytes) = (table.starts(), table.data_bytes());
+    let head = table.head()?;
+    let data = head.len() as u64;
     let make = || {
         let file = File::options().read(true).write(true).create_new(true).open(path)?;
-        file.write_all_at(&(header.len() as u64).to_le_bytes(), 0)?;
-        file.write_all_at(&header, 8)?;
-        file.set_len((data + end) as u64)?;
+        file.write_all_at(&head, 0)?;
+        file.set_len(data + bytes)?;
         Ok(file)
     };
     let file = make().map_err(|error| failed("write", path, &error))?;
-    Ok((file, starts.into_iter().map(|start| (data + start) as u64).collect()))
+    Ok((file, starts.into_iter().map(|start| data + start).collect()))
 }
 
 /// A name beside `target` that nobody else uses: on the same file system, so that one can become the other at once.

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use nearfield_runtime::types::Variable;
@@ -10,7 +9,7 @@ use nearfield_runtime::types::Variable;
 use super::pickle::{Tensor, Value};
 use super::safetensors_file;
 use super::torch_file::TorchFile;
-use crate::checkpoint::{Stored, open_safetensors};
+use crate::checkpoint::{Numbers, Stored, open_safetensors};
 use crate::error::{Error, Result};
 use crate::model::{TensorInfo, TensorList};
 
@@ -25,14 +24,7 @@ pub struct OptimizerState {
     list: TensorList,
     step: u64,
     /// First and second moment of each parameter, by its first element in the flat vector.
-    places: HashMap<u64, [Place; 2]>,
-}
-
-/// Where the numbers of a tensor are.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    offset: u64,
-    dtype: Stored,
+    places: HashMap<u64, [Numbers; 2]>,
 }
 
 fn wrong(path: &Path, what: String) -> Error {
@@ -97,14 +89,13 @@ impl OptimizerState {
             }
             let dtype = Stored::new(info.dtype)
                 .ok_or_else(|| wrong(path, format!("{name} has the format {:?}", info.dtype)))?;
-            Ok(Place { offset: start + info.data_offsets.0 as u64, dtype })
+            Ok(Numbers { offset: start + info.data_offsets.0 as u64, dtype })
         };
         let place = find(safetensors_file::STEP, &[])?;
-        let mut raw = vec![0; place.dtype.bytes() as usize];
-        file.read_exact_at(&mut raw, place.offset)
-            .map_err(|error| wrong(path, format!("cannot read it: {error}")))?;
         let mut step = [0.0];
-        place.dtype.decode(&raw, &mut step);
+        place
+            .read(&file, 0, &mut step, &mut Vec::new())
+            .map_err(|error| wrong(path, format!("cannot read it: {error}")))?;
         let step = whole(path, f64::from(step[0]))?;
         let mut places = HashMap::new();
         for tensor in list.tensors() {
@@ -127,28 +118,16 @@ impl OptimizerState {
     /// What the system reports, and numbers that are not finite.
     pub fn read(&self, variable: Variable, first: u64, out: &mut [f32]) -> Result<()> {
         let which = usize::from(variable == Variable::ExpAvgSq);
-        let end = first + out.len() as u64;
         let mut raw = Vec::new();
-        for tensor in self.list.overlapping(first, out.len() as u64) {
-            let place = self.places[&tensor.flat_start][which];
-            let (mut at, last) = (tensor.flat_start.max(first), tensor.range().end.min(end));
-            while at < last {
-                let count = (last - at).min(PIECE);
-                raw.resize((count * place.dtype.bytes()) as usize, 0);
-                let from = place.offset + (at - tensor.flat_start) * place.dtype.bytes();
-                self.file
-                    .read_exact_at(&mut raw, from)
-                    .map_err(|error| wrong(&self.path, format!("cannot read it: {error}")))?;
-                let target = &mut out[(at - first) as usize..(at - first + count) as usize];
-                place.dtype.decode(&raw, target);
-                if let Some(value) = target.iter().find(|value| !value.is_finite()) {
-                    let name = variable.name();
-                    return Err(wrong(
-                        &self.path,
-                        format!("{name} of {} holds {value}", tensor.name),
-                    ));
-                }
-                at += count;
+        for piece in self.list.pieces(first, out.len() as u64, PIECE) {
+            let numbers = self.places[&piece.tensor.flat_start][which];
+            let target = &mut out[piece.span()];
+            numbers
+                .read(&self.file, piece.offset, target, &mut raw)
+                .map_err(|error| wrong(&self.path, format!("cannot read it: {error}")))?;
+            if let Some(value) = target.iter().find(|value| !value.is_finite()) {
+                let what = format!("{} of {} holds {value}", variable.name(), piece.tensor.name);
+                return Err(wrong(&self.path, what));
             }
         }
         Ok(())
@@ -293,7 +272,7 @@ fn place(
     stored_tensor: &Tensor,
     tensor: &TensorInfo,
     name: &str,
-) -> Result<Place> {
+) -> Result<Numbers> {
     if stored_tensor.shape != tensor.shape {
         return Err(wrong(
             path,
@@ -322,5 +301,5 @@ fn place(
     if end.is_none_or(|end| end > bytes) {
         return Err(wrong(path, format!("{name} of {} is cut off", tensor.name)));
     }
-    Ok(Place { offset: start + stored_tensor.offset * dtype.bytes(), dtype })
+    Ok(Numbers { offset: start + stored_tensor.offset * dtype.bytes(), dtype })
 }

@@ -1,17 +1,15 @@
 //! Writing the state of a run for others.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
 use nearfield_runtime::types::{DType, HyperParameters, Variable};
-use safetensors::tensor::{Metadata, TensorInfo as Entry};
 
 use super::pickle::{Tensor, Value};
 use super::safetensors_file;
 use super::torch_file::TorchWriter;
-use crate::checkpoint::{encode, stored};
+use crate::checkpoint::{Table, encode};
 use crate::error::{Error, Result};
 use crate::model::{TensorInfo, TensorList};
 
@@ -156,28 +154,15 @@ impl Moments<'_> {
 
     fn safetensors(&self, path: &Path, mut file: File) -> Result<()> {
         let io = |error: std::io::Error| failed(path, &error);
-        let step =
-            Entry { dtype: safetensors::Dtype::F32, shape: Vec::new(), data_offsets: (0, 4) };
-        let mut entries = vec![(safetensors_file::STEP.to_owned(), step)];
-        let mut end = 4;
+        let mut table = Table::default();
+        table.add(safetensors_file::STEP.to_owned(), &[], DType::Fp32);
         for tensor in self.list.tensors() {
             for variable in BOTH {
-                let start = end;
-                end += (tensor.elements() * self.dtype.bytes()) as usize;
-                let shape = tensor.shape.iter().map(|&size| size as usize).collect();
-                let dtype = stored(self.dtype);
-                let entry = Entry { dtype, shape, data_offsets: (start, end) };
-                entries.push((safetensors_file::name(variable.name(), &tensor.name), entry));
+                let name = safetensors_file::name(variable.name(), &tensor.name);
+                table.add(name, &tensor.shape, self.dtype);
             }
         }
-        let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-        let defect =
-            |error: &dyn std::fmt::Display| Error::Invalid(format!("a table of tensors: {error}"));
-        let metadata = Metadata::new(Some(format), entries).map_err(|error| defect(&error))?;
-        let mut header = serde_json::to_vec(&metadata).map_err(|error| defect(&error))?;
-        header.resize(header.len().next_multiple_of(8), b' ');
-        file.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
-        file.write_all(&header).map_err(io)?;
+        file.write_all(&table.head()?).map_err(io)?;
         file.write_all(&(self.step as f32).to_le_bytes()).map_err(io)?;
         for tensor in self.list.tensors() {
             for variable in BOTH {

@@ -111,6 +111,26 @@ impl TensorInfo {
     }
 }
 
+/// A part of a tensor within a range of the flat vector.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece<'a> {
+    /// The tensor.
+    pub tensor: &'a TensorInfo,
+    /// First element, from the start of the tensor.
+    pub offset: u64,
+    /// The same, from the start of the range.
+    pub at: u64,
+    /// Elements.
+    pub elements: u64,
+}
+
+impl Piece<'_> {
+    /// Where it lies in a slice of the range.
+    pub fn span(&self) -> Range<usize> {
+        self.at as usize..(self.at + self.elements) as usize
+    }
+}
+
 /// Every tensor of a model in registration order, which is that of transformers' `parameters()`: embeddings, blocks, last norm, and
 /// `lm_head.weight` when untied.
 ///
@@ -168,6 +188,20 @@ impl TensorList {
             .iter()
             .map(|&index| &self.tensors[index])
             .take_while(move |tensor| tensor.flat_start < first + elements)
+    }
+
+    /// The parts of tensors that lie in `[first, first + elements)`, in flat order, none longer than `most` elements.
+    pub fn pieces(&self, first: u64, elements: u64, most: u64) -> impl Iterator<Item = Piece<'_>> {
+        let end = first + elements;
+        self.overlapping(first, elements).flat_map(move |tensor| {
+            let (from, to) = (tensor.flat_start.max(first), tensor.range().end.min(end));
+            (from..to).step_by(most as usize).map(move |at| Piece {
+                tensor,
+                offset: at - tensor.flat_start,
+                at: at - first,
+                elements: most.min(to - at),
+            })
+        })
     }
 
     /// The tensors in registration order.

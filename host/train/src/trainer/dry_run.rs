@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use nearfield_runtime::io::{BlockDevice, free_bytes};
-use nearfield_runtime::store::{holds_state, stored_layout};
+use nearfield_runtime::store::{holds_state, state_bytes, stored_layout};
 use nearfield_runtime::types::DType;
 use nearfield_techniques::offload::{ActivationPlace, Blueprint, DeviceChoice, WeightsPlace};
 
@@ -92,22 +92,18 @@ impl DryRun {
             Blueprint::new(&options.offload, &flat_model(&model)?, drives, &units)?
         };
         let needs = options.drives.iter().enumerate().map(|(drive, path)| {
+            let file_system = std::fs::metadata(path).map_err(|error| {
+                Error::Invalid(format!(
+                    "drive {}: {error}; make the directory, or mount the drive there",
+                    path.display()
+                ))
+            })?;
+            let file_system = file_system.dev();
             let needed = blueprint.drive_bytes(drive as u32, ALIGNMENT)?;
             // What an older run has becomes free when it is replaced; the same run needs nothing more.
-            let old: u64 = std::fs::read_dir(path)
-                .map_err(|error| {
-                    Error::Invalid(format!(
-                        "drive {}: {error}; make the directory, or mount the drive there",
-                        path.display()
-                    ))
-                })?
-                .flatten()
-                .filter(|entry| entry.path().extension().is_some_and(|ending| ending == "nf"))
-                .filter_map(|entry| Some(entry.metadata().ok()?.len()))
-                .sum();
+            let old = state_bytes(path);
             let disks = BlockDevice::of(path).ok().flatten().map_or_else(Vec::new, |d| d.disks);
             let occupied = holds_state(path) && !options.resume && !options.overwrite;
-            let file_system = std::fs::metadata(path).map_or(0, |metadata| metadata.dev());
             let free = free_bytes(path)?;
             Ok(DriveNeed { needed, free, replaced: old, occupied, file_system, disks })
         });

@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 pub use dry_run::{DriveNeed, DryRun};
 pub use iteration::{GraphKind, IterationReport};
 pub use options::{ModelSource, TrainOptions};
+pub use rehearsal::Rehearsal;
 
 use crate::checkpoint::{Config, SaveOptions, Writer, to_config};
 use crate::data::{BatchPlan, Corpus, Format, Vocabulary};
@@ -33,7 +34,6 @@ use crate::generate::{GenerateOptions, generate};
 use crate::model::{Architecture, Model, TensorInfo, TensorList, Unit, UnitPlan, parse_device};
 use crate::scaler::{Scaler, ScalerState};
 use options::Identity;
-pub use rehearsal::Rehearsal;
 use start::Start;
 use work::Accumulators;
 
