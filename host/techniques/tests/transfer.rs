@@ -6,7 +6,7 @@ mod toy;
 
 use nearfield_runtime::Result;
 use nearfield_runtime::store::StateReader;
-use nearfield_runtime::types::{Optimizer, Variable};
+use nearfield_runtime::types::{DType, Optimizer, Variable};
 use nearfield_techniques::offload::{
     InitialState, OffloadEngine, OffloadOptions, Placement, System,
 };
@@ -81,5 +81,34 @@ fn a_state_moves_to_any_number_of_drives_and_goes_on_the_same() {
         let mut out = [0.0; 4];
         assert!(reader.0.read(Variable::Gradient, 0, &mut out).is_err());
         assert!(reader.0.read(Variable::Param, u64::MAX - 3, &mut out[..1]).is_err());
+    }
+}
+
+/// Moments of two bytes in parts of several blocks, each block of whole pages: also where residuals have memory of their own.
+#[test]
+fn narrow_moments_move_in_whole_pages() {
+    let moment_dtype = DType::Bf16;
+    for (size, error_feedback) in [(9_000, true), (20_000, true), (30_000, false)] {
+        let from = OffloadOptions { moment_dtype, ..OffloadOptions::default() };
+        let (model, units) = toy::model(size);
+        let root = tempfile::tempdir().unwrap();
+        let drives = toy::directories(root.path(), 2);
+        let config = toy::config(from, drives.clone(), units.clone());
+        let record = toy::record(0, 1.0);
+        let mut engine =
+            OffloadEngine::create(&config, model.clone(), false, &record, &toy::initial).unwrap();
+        toy::steps(&mut engine, &units, 3, 1.0).unwrap();
+        let digest = engine.digest().unwrap();
+        drop(engine);
+        let reader = Other(StateReader::open(&drives).unwrap());
+        assert_eq!(reader.0.moments(), moment_dtype);
+        let system = System::SuOC;
+        let to =
+            OffloadOptions { system, error_feedback, moment_dtype, ..OffloadOptions::default() };
+        let drives = toy::directories(&root.path().join("to"), 1);
+        let config = toy::config(to, drives, units.clone());
+        let record = toy::record(3, 1.0);
+        let engine = OffloadEngine::create(&config, model, false, &record, &reader).unwrap();
+        assert_eq!(engine.digest().unwrap(), digest, "{size}");
     }
 }

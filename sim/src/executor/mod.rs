@@ -3,7 +3,7 @@
 mod rendezvous;
 mod run;
 
-use nearfield_runtime::exec::{self, Executor, Work};
+use nearfield_runtime::exec::{self, Executor, Outcome, Work};
 use nearfield_runtime::graph::{Graph, Task};
 use nearfield_runtime::timeline::Timeline;
 use nearfield_runtime::{Error, Result};
@@ -56,7 +56,7 @@ impl<C: CostModel> VirtualExecutor<C> {
     /// # Errors
     /// What the cost model reports, with the task's label.
     pub fn simulate(&self, graph: &Graph) -> Result<Simulation> {
-        run::run(&self.costs, graph, &mut |_| Ok(()))
+        run::run(&self.costs, graph, &mut |_| Ok(Outcome::Performed))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 
+use nearfield_runtime::exec::Outcome;
 use nearfield_runtime::graph::{Graph, Op, Task, TaskId};
 use nearfield_runtime::timeline::{Span, Timeline};
 use nearfield_runtime::{Error, Result};
@@ -55,7 +56,7 @@ impl Ord for Event {
 struct Run<'a, C> {
     costs: &'a C,
     graph: &'a Graph,
-    perform: &'a mut dyn FnMut(&Task) -> Result<()>,
+    perform: &'a mut dyn FnMut(&Task) -> Result<Outcome>,
     now: f64,
     events: BinaryHeap<Event>,
     network: Network,
@@ -82,7 +83,7 @@ struct Run<'a, C> {
 pub(super) fn run<C: CostModel>(
     costs: &C,
     graph: &Graph,
-    perform: &mut dyn FnMut(&Task) -> Result<()>,
+    perform: &mut dyn FnMut(&Task) -> Result<Outcome>,
 ) -> Result<Simulation> {
     let waiting: Vec<u32> =
         graph.tasks().iter().map(|task| graph.predecessors(task.id).len() as u32).collect();
@@ -199,7 +200,11 @@ impl<C: CostModel> Run<'_, C> {
             let message = format!("a cost that is no number: {cost:?}");
             return Err(named(Error::Invalid(message)));
         }
-        (self.perform)(task)?;
+        if (self.perform)(task)? == Outcome::LeftOut {
+            self.spans[id.index()].left_out = true;
+            self.events.push(Event { seconds: self.now, task: id, transfer: None });
+            return Ok(());
+        }
         let flows = cost.bytes > 0 && !cost.route.is_empty();
         if flows && cost.seconds == 0.0 {
             self.network.begin(self.now, id, cost.bytes, cost.route);
@@ -234,7 +239,7 @@ impl<C: CostModel> Run<'_, C> {
     fn make_ready(&mut self, id: TaskId) {
         if matches!(self.graph.task(id).op, Op::Mark) {
             let now = self.now;
-            self.spans[id.index()] = Span { start_seconds: now, end_seconds: now, lane: 0 };
+            self.spans[id.index()] = Span::new(now, now);
             self.told.push(id);
         } else {
             self.fresh.push(id);

@@ -183,7 +183,7 @@ impl Case {
                 ActivationPlace::Host => blueprint.outputs_bytes,
                 ActivationPlace::Device | ActivationPlace::Drive => 0,
             },
-            graphs: blueprint.halves().map(|half| half.graph.clone()),
+            graphs: blueprint.step_plans().map(|plan| plan.graph.clone()),
             blueprint,
         })
     }

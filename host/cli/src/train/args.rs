@@ -222,8 +222,8 @@ pub struct TrainArgs {
     /// Number format of gradients on the drive: fp32, fp16 or bf16 [default: fp32]
     #[arg(long, value_parser = named::<DType>, value_name = "DTYPE", help_heading = "State on drives")]
     pub gradient_dtype: Option<DType>,
-    /// Number format of the moments on the drive: fp32, or bf16, rounded at random so that nothing is lost on average: a third
-    /// less to read and to write in each step, and to keep [default: fp32]
+    /// Number format of the moments on the drive: fp32, or bf16, rounded at random so that nothing is lost on average: a
+    /// quarter less to read and to write in each step, a third less to keep [default: fp32]
     #[arg(long, value_parser = named::<DType>, value_name = "DTYPE", help_heading = "State on drives")]
     pub moment_dtype: Option<DType>,
     /// With su+o+c: fraction of gradient elements that is kept. Index and value travel, so 0.01 moves 2 %

@@ -117,9 +117,8 @@ impl DriveWatch {
             self.rates.iter().filter_map(|(&key, rates)| Some((key, median(rates)?))).collect();
         let mut new = Vec::new();
         for (graph, timeline) in timelines {
-            for task in graph.tasks() {
+            for (task, span) in timeline.performed(graph) {
                 let Op::Storage { direction, drive, bytes, .. } = task.op else { continue };
-                let span = timeline.span(task.id);
                 let seconds = span.end_seconds - span.start_seconds;
                 let key = (drive, direction == Direction::Write);
                 if let Some(usual) = usual.get(&key)
@@ -222,7 +221,7 @@ mod tests {
             builder.task(resource, op, "write", &[]);
         }
         let graph = builder.build().unwrap();
-        let span = |seconds| Span { start_seconds: 0.0, end_seconds: seconds, lane: 0 };
+        let span = |seconds| Span::new(0.0, seconds);
         let timeline = Timeline { spans: seconds.map(span).to_vec() };
         watch.look(iteration, std::iter::once((&graph, &timeline)))
     }

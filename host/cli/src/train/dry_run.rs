@@ -55,8 +55,8 @@ fn endurance(
 fn written(dry: &DryRun, drive: u32, accumulate: u64) -> u64 {
     let blueprint = &dry.blueprint;
     let each = of_plan(blueprint.gradient(MicroStep::Accumulate), drive);
-    let halves = blueprint.halves().into_iter();
-    accumulate * each + halves.map(|half| of_plan(half, drive)).sum::<u64>()
+    let plans = blueprint.step_plans().into_iter();
+    accumulate * each + plans.map(|plan| of_plan(plan, drive)).sum::<u64>()
 }
 
 fn of_plan(plan: &Plan, drive: u32) -> u64 {

@@ -61,8 +61,8 @@ pub fn predict(
     if accumulate > 1 {
         add(&blueprint.gradient(MicroStep::Accumulate).graph, f64::from(accumulate - 1))?;
     }
-    for half in blueprint.halves() {
-        add(&half.graph, 1.0)?;
+    for plan in blueprint.step_plans() {
+        add(&plan.graph, 1.0)?;
     }
     Ok(predicted)
 }
@@ -70,8 +70,8 @@ pub fn predict(
 /// Checks that the machine described holds what the run needs.
 pub fn check_memory(executor: &VirtualExecutor<FabricCosts>, trainer: &Trainer) -> Result<()> {
     let costs = executor.costs();
-    for half in trainer.engine().blueprint().halves() {
-        costs.check_memory(&half.graph, &executor.simulate(&half.graph)?.timeline)?;
+    for plan in trainer.engine().blueprint().step_plans() {
+        costs.check_memory(&plan.graph, &executor.simulate(&plan.graph)?.timeline)?;
     }
     let budget = trainer.engine().budget();
     let fabric = costs.fabric();

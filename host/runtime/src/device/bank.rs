@@ -8,7 +8,7 @@ use rayon::ThreadPool;
 use super::{BufferId, BufferRange, DecompressCall, LocalMemoryUse, UpdateCall};
 use crate::codec;
 use crate::error::{Error, Result};
-use crate::kernels::{self, GradientRef, Isa, MomentFormat, Moments, UpdateSums, WeightsOut};
+use crate::kernels::{self, GradientRef, Isa, Moments, UpdateSums, WeightsOut};
 use crate::memory::{Arena, Region};
 use crate::types::DType;
 
@@ -162,14 +162,14 @@ impl BufferBank {
             }
         }
         let moments = match call.moments {
-            MomentFormat::Fp32 => Moments::Fp32 {
-                m: wide(&mut exp_avg, elements).ok_or_else(short)?,
-                v: wide(&mut exp_avg_sq, elements).ok_or_else(short)?,
-            },
-            MomentFormat::Bf16(dither) => Moments::Bf16 {
+            DType::Bf16 => Moments::Bf16 {
                 m: bits(&mut exp_avg, elements).ok_or_else(short)?,
                 v: bits(&mut exp_avg_sq, elements).ok_or_else(short)?,
-                dither,
+                dither: call.dither,
+            },
+            _ => Moments::Fp32 {
+                m: wide(&mut exp_avg, elements).ok_or_else(short)?,
+                v: wide(&mut exp_avg_sq, elements).ok_or_else(short)?,
             },
         };
         let out = match &mut weights {

@@ -18,7 +18,7 @@ pub use software::{SoftwareDevice, SoftwareOptions};
 use crate::error::Result;
 use crate::graph::Traffic;
 use crate::io::DriveFile;
-use crate::kernels::{MomentFormat, Segment, UpdateSums};
+use crate::kernels::{Dither, Segment, UpdateSums};
 use crate::types::{DType, Optimizer};
 
 /// A buffer in a device's local memory.
@@ -81,8 +81,10 @@ pub struct UpdateCall<'a> {
     pub exp_avg: Option<BufferId>,
     /// Second moments, if the rule keeps them.
     pub exp_avg_sq: Option<BufferId>,
-    /// Number format of the moments.
-    pub moments: MomentFormat,
+    /// Number format of the moments: fp32 or bf16.
+    pub moments: DType,
+    /// The random bits with which moments in bf16 are rounded.
+    pub dither: Dither,
     /// Where the weights' copy in another format goes.
     pub weights: Option<(BufferId, DType)>,
 }

@@ -21,6 +21,21 @@ pub trait Work: Sync {
     /// # Errors
     /// Whatever went wrong; the executor adds the task's label, starts nothing more and waits for what runs.
     fn perform(&self, task: &Task) -> Result<()>;
+
+    /// Whether there is no need for `task` any more. Asked when its turn has come; a task that is left out takes no time, and its
+    /// span says so.
+    fn leaves_out(&self, _: &Task) -> bool {
+        false
+    }
+}
+
+/// What became of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was done.
+    Performed,
+    /// It was not needed.
+    LeftOut,
 }
 
 impl<F: Fn(&Task) -> Result<()> + Sync> Work for F {
@@ -33,9 +48,15 @@ impl<F: Fn(&Task) -> Result<()> + Sync> Work for F {
 ///
 /// # Errors
 /// What `work` reports, and a panic in it, with the task's label.
-pub fn perform(work: &dyn Work, task: &Task) -> Result<()> {
-    match catch_unwind(AssertUnwindSafe(|| work.perform(task))) {
-        Ok(Ok(())) => Ok(()),
+pub fn perform(work: &dyn Work, task: &Task) -> Result<Outcome> {
+    let perform = || {
+        if work.leaves_out(task) {
+            return Ok(Outcome::LeftOut);
+        }
+        work.perform(task).map(|()| Outcome::Performed)
+    };
+    match catch_unwind(AssertUnwindSafe(perform)) {
+        Ok(Ok(outcome)) => Ok(outcome),
         Ok(Err(source)) => Err(Error::Task { label: task.label.clone(), source: Box::new(source) }),
         Err(panic) => {
             let message = panic

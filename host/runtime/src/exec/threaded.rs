@@ -6,7 +6,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 
 use super::workers::{Job, Workers};
-use super::{Executor, Work};
+use super::{Executor, Outcome, Work};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Op, ResourceId, TaskId};
 use crate::timeline::{Span, Timeline};
@@ -119,9 +119,10 @@ impl<'a> Run<'a> {
             let outcome = self.perform(id);
             let end_seconds = self.start.elapsed().as_secs_f64();
             state = self.state.lock();
-            state.spans[id.index()] = Span { start_seconds, end_seconds, lane };
+            let left_out = matches!(outcome, Ok(Outcome::LeftOut));
+            state.spans[id.index()] = Span { start_seconds, end_seconds, lane, left_out };
             match outcome {
-                Ok(()) => self.complete(&mut state, id),
+                Ok(_) => self.complete(&mut state, id),
                 Err(error) => {
                     // The first error is kept; later ones follow from the same cause or come too late.
                     state.error.get_or_insert(error);
@@ -131,7 +132,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn perform(&self, id: TaskId) -> Result<()> {
+    fn perform(&self, id: TaskId) -> Result<Outcome> {
         super::perform(self.work, self.graph.task(id))
     }
 
@@ -153,7 +154,7 @@ impl<'a> Run<'a> {
         let task = self.graph.task(id);
         if matches!(task.op, Op::Mark) {
             let now = self.start.elapsed().as_secs_f64();
-            state.spans[id.index()] = Span { start_seconds: now, end_seconds: now, lane: 0 };
+            state.spans[id.index()] = Span::new(now, now);
             self.complete(state, id);
             return;
         }
@@ -189,6 +190,32 @@ mod tests {
         let graph = GraphBuilder::new().build().unwrap();
         let timeline = ThreadedExecutor::default().run(&graph, &|_: &Task| Ok(())).unwrap();
         assert_eq!(timeline.seconds(), 0.0);
+    }
+
+    #[test]
+    fn a_task_that_is_left_out_is_not_performed_and_its_span_says_so() {
+        struct Half;
+        impl Work for Half {
+            fn perform(&self, task: &Task) -> Result<()> {
+                assert_eq!(task.id.0 % 2, 0);
+                Ok(())
+            }
+
+            fn leaves_out(&self, task: &Task) -> bool {
+                task.id.0 % 2 == 1
+            }
+        }
+        let mut builder = GraphBuilder::new();
+        let cpu = builder.resource("cpu", Place::HOST, 1);
+        let mut last = Vec::new();
+        for _ in 0..6 {
+            last = vec![builder.task(cpu, KERNEL, "t", &last)];
+        }
+        let graph = builder.build().unwrap();
+        let timeline = ThreadedExecutor::default().run(&graph, &Half).unwrap();
+        let left_out: Vec<bool> = timeline.spans.iter().map(|span| span.left_out).collect();
+        assert_eq!(left_out, [false, true, false, true, false, true]);
+        assert_eq!(timeline.utilisation(&graph)[0].tasks, 3);
     }
 
     #[test]

@@ -2,12 +2,20 @@
 
 use super::lanes::Lanes;
 
-/// Random bits of an optimizer step. An element's depend on the step and on its place in the flat vector alone, so every
+/// Random bits of an optimizer step, with which moments are rounded to bfloat16: up or down, with the probability that makes
+/// the expectation exact. To the nearest, a second moment would stand still, since one step changes it by less than half of
+/// the last place.
+///
+/// An element's depend on the step and on its place in the flat vector alone, so every
 /// number of drives, placement, cut and instruction set rounds the same way.
 ///
 /// The bits of element `i` are a permutation of 32-bit numbers (two rounds of multiplication by odd constants between
 /// shifts), of `i mod 2^32` mixed with two words that come from the step: elements 2^32 apart share theirs in a step. The
 /// lower 16 round the first moment, the upper 16 the second.
+///
+/// Each step's rounding adds noise of at most one last place, and the decay of the moment averages over many: with `beta2`
+/// 0.999 the second moment has a relative standard deviation of 4 % where gradients are steady, with 0.95 of 0.8 %. A moment
+/// beyond the largest bfloat16 becomes infinite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dither {
     pub(super) keys: [u32; 2],
@@ -18,7 +26,7 @@ pub struct Dither {
 pub(super) const MULTIPLIERS: [u32; 2] = [0x7feb_352d, 0x846c_a68b];
 
 impl Dither {
-    /// The bits of optimizer step `step`, for arrays whose subgroup begins with element `origin` of the flat vector.
+    /// The bits of optimizer step `step`, for arrays of a part that begins with element `origin` of the flat vector.
     pub const fn new(step: u64, origin: u64) -> Self {
         // The step is spread over all 64 bits, so that neighbouring steps have nothing in common.
         let mut word = step.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -28,12 +36,12 @@ impl Dither {
         Self { keys: [word as u32, (word >> 32) as u32], origin }
     }
 
-    /// Where the counter stands at element `element` of the subgroup.
+    /// Where the counter stands at element `element` of the part.
     pub(super) const fn counter(&self, element: u64) -> u32 {
         self.origin.wrapping_add(element) as u32
     }
 
-    /// The bits of element `element` of the subgroup.
+    /// The bits of element `element` of the part.
     pub fn bits(&self, element: u64) -> u32 {
         <f32 as Lanes>::scramble(self.counter(element), self.keys)
     }

@@ -1,19 +1,8 @@
 //! Moments in the format in which they are stored.
 
-use super::dither::Dither;
 use super::lanes::Lanes;
 use super::run::as_bytes;
 use super::{Isa, checksum};
-
-/// How moments are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MomentFormat {
-    /// As fp32.
-    Fp32,
-    /// As bfloat16, rounded up or down at random, so that the expectation is exact: to the nearest, a second moment would
-    /// stand still, since one step changes it by less than half of the last place.
-    Bf16(Dither),
-}
 
 /// A number in which moments are stored: fp32, or the bits of a bfloat16.
 pub(super) trait Moment: Copy + Default + Send + Sync {

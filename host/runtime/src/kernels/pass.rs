@@ -12,7 +12,7 @@ use crate::types::Optimizer;
 
 /// How many elements ahead the arrays are asked for. Division and root fill the processor's window of
 /// instructions, so it would not reach far enough ahead by itself. 1 KiB to 4 KiB are equally good as measured.
-const AHEAD: usize = 512;
+const PREFETCH: usize = 512;
 
 /// Updates the arrays of `run`, which lie from `first_element` on in their subgroup.
 pub(super) fn pass<M: Moment>(
@@ -126,7 +126,7 @@ fn elements<L: Lanes, R: Rule, M: Moment>(
     let (mut p_out, mut m_out, mut v_out) = (L::zero_sum(), L::zero_sum(), L::zero_sum());
     let mut at = 0;
     while at < length {
-        let ahead = at + AHEAD;
+        let ahead = at + PREFETCH;
         match g {
             GradientRef::Fp32(g) => L::prefetch(g.as_ptr().wrapping_add(ahead)),
             GradientRef::Fp16(g) | GradientRef::Bf16(g) => {

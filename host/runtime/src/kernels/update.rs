@@ -147,11 +147,11 @@ fn share_update<M: Moment>(
     first_element: u64,
 ) -> UpdateSums {
     let mut sums = UpdateSums::default();
-    let mut ahead = Ahead::new(segments, start);
+    let mut cursor = Cursor::new(segments, start);
     let mut element = first_element + start as u64;
     let mut rest = run;
     while rest.len() > 0 {
-        let Some((scalars, elements)) = ahead.take(rest.len()) else { break };
+        let Some((scalars, elements)) = cursor.take(rest.len()) else { break };
         let (this, next) = rest.split_at(elements);
         sums.add(&pass(isa, kind, scalars, this, dither, element));
         element += elements as u64;
@@ -161,22 +161,22 @@ fn share_update<M: Moment>(
     sums
 }
 
-/// What lies ahead of a place in the segments.
-struct Ahead<'a> {
+/// A place in the segments, and what follows it.
+struct Cursor<'a> {
     segments: &'a [Segment],
     /// Elements of the first of them that lie behind already.
     behind: usize,
 }
 
-impl<'a> Ahead<'a> {
+impl<'a> Cursor<'a> {
     fn new(segments: &'a [Segment], place: usize) -> Self {
-        let mut ahead = Self { segments, behind: 0 };
+        let mut cursor = Self { segments, behind: 0 };
         let mut left = place;
         while left > 0 {
-            let Some((_, elements)) = ahead.take(left) else { break };
+            let Some((_, elements)) = cursor.take(left) else { break };
             left -= elements;
         }
-        ahead
+        cursor
     }
 
     /// The scalars that come next and for how many elements, at most `most`; `None` where padding begins.

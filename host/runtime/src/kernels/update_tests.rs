@@ -234,6 +234,32 @@ fn narrow_moments_keep_nan_infinity_and_sign() {
     }
 }
 
+/// A gradient that is not a number, with all lower bits set: whatever is added to them would carry into the exponent.
+#[test]
+fn a_moment_that_is_not_a_number_stays_so_whatever_the_random_bits() {
+    const LENGTH: usize = 4096;
+    for sign in [0, 1 << 31] {
+        let g = vec![f32::from_bits(0x7fff_ffff | sign); LENGTH];
+        for &isa in Isa::available() {
+            let (mut p, mut m, mut v) = (vec![0.0; LENGTH], vec![0; LENGTH], vec![0; LENGTH]);
+            let scalars = Scalars::new(Optimizer::Adamw, &hyper(1e-3, 0.0), 1, 1.0);
+            let dither = Dither::new(1, 0);
+            let moments = Moments::Bf16 { m: Some(&mut m), v: Some(&mut v), dither };
+            adamw(isa, scalars, GradientRef::Fp32(&g), &mut p, moments).unwrap();
+            let all = m.iter().chain(&v);
+            assert!(all.clone().all(|&bits| half::bf16::from_bits(bits).is_nan()), "{isa:?}");
+        }
+    }
+    assert!((0..4096).any(|i| Dither::new(1, 0).bits(i) & 0xffff > 0));
+    // The scalar the vectors are compared with.
+    for random in [0, 1, 0xffff, u32::MAX] {
+        for bits in [0x7fff_ffff, 0xffff_ffff, 0x7f80_0001] {
+            let rounded = crate::kernels::lanes::bf16_dithered(f32::from_bits(bits), random);
+            assert!(half::bf16::from_bits(rounded).is_nan(), "{bits:x} {random:x}");
+        }
+    }
+}
+
 /// Second moments that fall by a thousandth each step: rounded to the nearest, they would never change.
 #[test]
 fn stochastic_rounding_follows_changes_below_the_last_place() {

@@ -197,6 +197,7 @@ fn make(
         optimizer: spec.optimizer,
         master: DType::Fp32,
         moments: spec.moments,
+        ahead: spec.ahead,
         gradients: spec.gradients,
         residual: spec.residual,
         elements: spec.layout.elements,

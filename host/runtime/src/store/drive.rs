@@ -3,8 +3,6 @@
 mod ahead;
 mod gradients;
 
-pub use ahead::WrittenAhead;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,6 +52,8 @@ pub(crate) struct Inner {
     /// Current slot of each part, by place; `None` while created.
     current: Vec<Option<SlotState>>,
     moves: Vec<SlotMove>,
+    /// Where parts are written ahead, and for which step.
+    ahead: Option<(u64, Vec<SlotMove>)>,
     /// Moves that are sealed.
     sealed: usize,
     /// Last record written to this drive; `None` while created.
@@ -129,6 +129,7 @@ impl DriveStore {
                 },
                 current: restored.current.into_iter().map(Some).collect(),
                 moves: Vec::new(),
+                ahead: None,
                 sealed: 0,
                 last: Some(restored.last),
                 gradients: restored.gradients,
@@ -139,6 +140,7 @@ impl DriveStore {
                 phase: Phase::Creating,
                 current: vec![None; count],
                 moves: Vec::new(),
+                ahead: None,
                 sealed: 0,
                 last: None,
                 gradients: vec![None; count],
@@ -260,22 +262,29 @@ impl DriveStore {
         if inner.phase != Phase::Intended || !intended {
             return Err(self.out_of_order("begin_update", step, inner.phase));
         }
-        let mut taken = vec![false; self.geometry.slots as usize];
         let mut open = Vec::with_capacity(inner.current.len());
         for (&part, state) in self.geometry.parts.iter().zip(&inner.current) {
             let state =
                 state.ok_or_else(|| self.out_of_order("begin_update", step, Phase::Creating))?;
-            taken[state.slot as usize] = true;
             if state.generation != step {
                 open.push((part, state.slot));
             }
         }
-        let free: Vec<u32> =
-            (0..self.geometry.slots).filter(|&slot| !taken[slot as usize]).collect();
+        let free = self.free_slots(&inner);
         inner.moves = rotation(&open, &free, self.durability == Durability::Power)?;
+        inner.ahead = None;
         inner.sealed = 0;
         inner.phase = Phase::Updating;
         Ok(inner.moves.clone())
+    }
+
+    /// Slots that hold no part's state, ascending.
+    fn free_slots(&self, inner: &Inner) -> Vec<u32> {
+        let mut taken = vec![false; self.geometry.slots as usize];
+        for state in inner.current.iter().flatten() {
+            taken[state.slot as usize] = true;
+        }
+        (0..self.geometry.slots).filter(|&slot| !taken[slot as usize]).collect()
     }
 
     /// Makes `slot` the state of `part` at `generation`; its data must have been written completely.
@@ -474,7 +483,8 @@ impl DriveStore {
 
     fn out_of_order(&self, call: &str, step: u64, phase: Phase) -> Error {
         Error::Invalid(format!(
-            "{call} of step {step} is out of turn on {self:?} (phase {phase:?}); this is a defect of the task graph"
+            "{call} of step {step} is out of turn on {self:?} (phase {phase:?}): resume the run if an update has failed before; else \
+             this is a defect of the task graph"
         ))
     }
 

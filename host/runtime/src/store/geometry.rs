@@ -27,8 +27,8 @@ pub const fn spare_slots(parts: u64) -> u64 {
 }
 
 /// The same where an update may be prepared before it is certain: every part has one to spare.
-const fn spare_slots_of(parts: u64, speculative: bool) -> u64 {
-    if speculative { parts } else { spare_slots(parts) }
+const fn spare_slots_of(parts: u64, ahead: bool) -> u64 {
+    if ahead { parts } else { spare_slots(parts) }
 }
 
 /// Records in the journal's ring.
@@ -127,7 +127,7 @@ impl Geometry {
             .collect();
         Ok(Self {
             capacity: spec.layout.longest(Some(drive)),
-            slots: count + spare_slots_of(u64::from(count), spec.speculative) as u32,
+            slots: count + spare_slots_of(u64::from(count), spec.ahead) as u32,
             variables: spec.optimizer.variables(),
             formats: spec.optimizer.variables().iter().map(|&v| spec.dtype(v)).collect(),
             gradients: spec.gradients,
@@ -269,8 +269,8 @@ mod tests {
         });
         let parts: Vec<Part> = parts.collect();
         let layout = Layout::new(start, 1024, drives, parts).unwrap();
-        let (moments, residual, speculative) = (DType::Fp32, true, false);
-        StateSpec { optimizer, moments, gradients, residual, speculative, layout }
+        let (moments, residual, ahead) = (DType::Fp32, true, false);
+        StateSpec { optimizer, moments, gradients, residual, ahead, layout }
     }
 
     proptest! {
@@ -283,18 +283,18 @@ mod tests {
             alignment in proptest::sample::select(vec![512_u64, 4096, 16384]),
             optimizer in proptest::sample::select(vec![Optimizer::Adamw, Optimizer::SgdMomentum]),
             moments in proptest::sample::select(vec![DType::Fp32, DType::Bf16]),
-            speculative: bool,
+            ahead: bool,
         ) {
             let gradients = if top_k {
                 GradientFormat::TopK { keep, values: DType::Fp16 }
             } else {
                 GradientFormat::Dense { dtype: DType::Fp32 }
             };
-            let spec = StateSpec { moments, speculative, ..spec(&lengths, drives, gradients, optimizer) };
+            let spec = StateSpec { moments, ahead, ..spec(&lengths, drives, gradients, optimizer) };
             for drive in 0..drives {
                 let g = Geometry::new(&spec, drive, alignment).unwrap();
                 let parts = g.parts.len() as u32;
-                prop_assert_eq!(g.slots, if speculative { 2 * parts } else { parts + parts.min(3) });
+                prop_assert_eq!(g.slots, if ahead { 2 * parts } else { parts + parts.min(3) });
                 let mut slots = Vec::new();
                 for slot in 0..g.slots {
                     slots.push((g.slot_header(slot), g.alignment));

@@ -37,7 +37,7 @@ mod tests;
 pub use copy::{Copied, copy_state, holds_state};
 pub use create::{Creation, create};
 pub use digest::StateDigest;
-pub use drive::{DriveStore, Durability, WrittenAhead};
+pub use drive::{DriveStore, Durability};
 pub use files::MetadataBytes;
 pub use geometry::{bytes_on_drive, spare_slots};
 pub use gradients::{GradientInfo, ResidualInfo};

@@ -289,7 +289,7 @@ fn read_drive(
         moments: superblock.moments,
         gradients: superblock.gradients,
         residual: superblock.residual,
-        speculative: superblock.speculative(&layout),
+        ahead: superblock.ahead,
         layout,
     };
     if let Some(expected) = expected {
@@ -356,10 +356,10 @@ fn check_spec(dir: &Path, stored: &StateSpec, expected: &StateSpec) -> Result<()
     Ok(())
 }
 
-/// A run that prepares updates needs a slot more for each part.
+/// A run that writes updates ahead needs a slot more for each part. Drives with few parts have them anyway.
 fn check_slots(dir: &Path, superblock: &Superblock, expected: &StateSpec) -> Result<()> {
     let parts = expected.layout.on_drive(superblock.drive).len() as u64;
-    if !expected.speculative || u64::from(superblock.slots) >= 2 * parts {
+    if !expected.ahead || u64::from(superblock.slots) >= 2 * parts {
         return Ok(());
     }
     Err(Error::Drives {

@@ -21,6 +21,9 @@ const SLOT_MAGIC: Magic = *b"NFSLOT\0\0";
 /// 4. The flush in step 2 of the *next* part (or the last flush of the update) makes the header durable.
 ///    Only then may the slot that the part gave up be written: a part has a whole slot at every moment.
 ///
+/// Parts may be written ahead, all of them: step 1 then comes before the intent, to slots that are free from the start, and
+/// once the intents are durable, one flush (step 2) is followed by the headers of all parts (step 3) and a flush (step 4).
+///
 /// The newest whole header of a part wins. The headers of free slots keep saying what was there before;
 /// they are of older generations, so they never win. The sums of the data are verified by whoever reads it.
 ///

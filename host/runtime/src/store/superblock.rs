@@ -5,7 +5,6 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::block::{self, BLOCK_BYTES, Block, Fields, Magic, Take};
-use super::geometry::spare_slots;
 use crate::error::{Error, Result};
 use crate::layout::{Layout, Part, align_up};
 use crate::types::{DType, Optimizer, Variable};
@@ -83,8 +82,8 @@ pub struct StateSpec {
     pub gradients: GradientFormat,
     /// Whether error-feedback residuals are kept.
     pub residual: bool,
-    /// Whether every part has a slot to spare, so that an update can be prepared before it is certain.
-    pub speculative: bool,
+    /// Whether every part has a slot to spare, so that its update can be written ahead, before it is certain.
+    pub ahead: bool,
     /// Which part lies where.
     pub layout: Layout,
 }
@@ -107,8 +106,8 @@ impl StateSpec {
 ///
 /// Body: run id 16, drive u32, drives u32, optimizer u8, gradient kind u8 (0 dense, 1 top-k), gradient
 /// dtype u8, master dtype u8, keep f64, residual u8, elements u64, align_elements u64, alignment u64
-/// (bytes), capacity u64 (elements), slots u32, parts u32, BLAKE3 of `layout.nf` 32, moments dtype u8 (absent in
-/// states of earlier builds: fp32).
+/// (bytes), capacity u64 (elements), slots u32, parts u32, BLAKE3 of `layout.nf` 32; then, unless moments are fp32 and
+/// parts have no slots of their own to spare: moments dtype u8, slots to spare u8 (0 up to three a drive, 1 one a part).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Superblock {
     /// The run that the drive belongs to.
@@ -123,6 +122,8 @@ pub struct Superblock {
     pub master: DType,
     /// Number format of moments.
     pub moments: DType,
+    /// Whether every part has a slot to spare.
+    pub ahead: bool,
     /// Gradient format.
     pub gradients: GradientFormat,
     /// Whether `residual.nf` exists.
@@ -162,12 +163,6 @@ pub(crate) fn dtype_from(code: u8) -> Option<DType> {
 }
 
 impl Superblock {
-    /// Whether the drive has a slot to spare for each of its parts where others have three.
-    pub(crate) fn speculative(&self, layout: &Layout) -> bool {
-        let parts = layout.on_drive(self.drive).len() as u64;
-        u64::from(self.slots) > parts + spare_slots(parts)
-    }
-
     /// The block as it lies on the drive.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (kind, dtype, keep) = match self.gradients {
@@ -183,7 +178,9 @@ impl Superblock {
             .u8(u8::from(self.residual));
         body.u64(self.elements).u64(self.align_elements).u64(self.alignment).u64(self.capacity);
         body.u32(self.slots).u32(self.parts).bytes(&self.layout_digest);
-        body.u8(dtype_code(self.moments));
+        if self.moments != DType::Fp32 || self.ahead {
+            body.u8(dtype_code(self.moments)).u8(u8::from(self.ahead));
+        }
         let mut out = vec![0; BLOCK_BYTES];
         block::encode(&SUPERBLOCK_MAGIC, 0, &body.0, &mut out);
         out
@@ -207,6 +204,7 @@ impl Superblock {
             optimizer,
             master,
             moments: DType::Fp32,
+            ahead: false,
             gradients,
             residual: take.u8()? != 0,
             elements: take.u64()?,
@@ -219,6 +217,7 @@ impl Superblock {
         };
         if !take.0.is_empty() {
             superblock.moments = dtype_from(take.u8()?)?;
+            superblock.ahead = take.u8()? != 0;
         }
         take.end()?;
         Some(superblock)
@@ -372,6 +371,7 @@ mod tests {
             optimizer: Optimizer::SgdMomentum,
             master: DType::Fp32,
             moments: DType::Bf16,
+            ahead: true,
             gradients,
             residual: true,
             elements: 10,
@@ -400,15 +400,21 @@ mod tests {
     }
 
     #[test]
-    fn a_superblock_that_says_nothing_of_moments_has_them_in_fp32() {
-        let written = superblock(GradientFormat::Dense { dtype: DType::Fp32 });
-        let block = written.encode();
-        let Block::Valid { body, .. } = block::decode(&SUPERBLOCK_MAGIC, &block) else {
-            panic!("the block was just encoded")
+    fn moments_and_slots_to_spare_are_left_out_where_they_are_as_usual() {
+        let body = |superblock: &Superblock| {
+            let Block::Valid { body, .. } = block::decode(&SUPERBLOCK_MAGIC, &superblock.encode())
+            else {
+                panic!("the block was just encoded")
+            };
+            body
         };
-        let old = Superblock::from_body(&body[..body.len() - 1]).unwrap();
-        assert_eq!(old, Superblock { moments: DType::Fp32, ..written });
-        assert_eq!(Superblock::from_body(&body[..body.len() - 2]), None);
+        let special = superblock(GradientFormat::Dense { dtype: DType::Fp32 });
+        let usual = Superblock { moments: DType::Fp32, ahead: false, ..special.clone() };
+        assert_eq!(Superblock::from_body(&body(&usual)), Some(usual.clone()));
+        let (usual, special) = (body(&usual), body(&special));
+        assert_eq!(special.len(), usual.len() + 2);
+        assert_eq!(Superblock::from_body(&special[..usual.len() + 1]), None);
+        assert_eq!(Superblock::from_body(&usual[..usual.len() - 1]), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod usage;
 pub use trace::TraceFile;
 pub use usage::{BusyOverTime, PhaseTime, ResourceUse};
 
-use crate::graph::{Graph, Place, TaskId};
+use crate::graph::{Graph, Place, Task, TaskId, Traffic};
 
 /// When one task ran, in seconds from the start of the step.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -20,6 +20,15 @@ pub struct Span {
     pub end_seconds: f64,
     /// Which lane of its resource.
     pub lane: u32,
+    /// Whether the task was left out, as there was no need for it any more: then nothing was moved or computed.
+    pub left_out: bool,
+}
+
+impl Span {
+    /// The span of a task on the first lane.
+    pub const fn new(start_seconds: f64, end_seconds: f64) -> Self {
+        Self { start_seconds, end_seconds, lane: 0, left_out: false }
+    }
 }
 
 /// Start and end of each task of a graph; `spans[i]` belongs to task `i`.
@@ -38,6 +47,17 @@ impl Timeline {
     /// One task's span.
     pub fn span(&self, task: TaskId) -> Span {
         self.spans[task.index()]
+    }
+
+    /// The tasks that were performed, with their spans.
+    pub fn performed<'a>(&'a self, graph: &'a Graph) -> impl Iterator<Item = (&'a Task, Span)> {
+        let spans = graph.tasks().iter().map(|task| (task, self.span(task.id)));
+        spans.filter(|(_, span)| !span.left_out)
+    }
+
+    /// Data bytes that they have moved.
+    pub fn traffic(&self, graph: &Graph) -> Traffic {
+        self.performed(graph).map(|(task, _)| Traffic::of(&task.op)).sum()
     }
 
     /// The largest number of bytes held in `place` at a time, from the graph's memory claims.

@@ -42,8 +42,7 @@ impl TraceFile {
     /// # Errors
     /// [`Error::Io`] when the file cannot be written.
     pub fn add(&mut self, graph: &Graph, timeline: &Timeline, start_seconds: f64) -> Result<()> {
-        for task in graph.tasks() {
-            let span = timeline.span(task.id);
+        for (task, span) in timeline.performed(graph) {
             let resource = &graph.resources()[task.resource.0 as usize];
             let (process, thread) =
                 self.thread(&resource.place.to_string(), &resource.name, span.lane, task.rank)?;
@@ -121,7 +120,7 @@ mod tests {
         builder.task(cpu, Op::Mark, "say \"hi\"", &[]);
         builder.task(cpu, Op::Mark, "b", &[]);
         let graph = builder.build().unwrap();
-        let span = |lane| Span { start_seconds: 0.5, end_seconds: 1.0, lane };
+        let span = |lane| Span { lane, ..Span::new(0.5, 1.0) };
         let timeline = Timeline { spans: vec![span(0), span(1)] };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("trace.json");

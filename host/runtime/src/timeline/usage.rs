@@ -37,8 +37,7 @@ impl Timeline {
     /// The phases of `graph`, in its order; phases without tasks are left out.
     pub fn phases(&self, graph: &Graph) -> Vec<PhaseTime> {
         let mut times: Vec<Option<(f64, f64)>> = vec![None; graph.phases().len()];
-        for task in graph.tasks() {
-            let span = self.span(task.id);
+        for (task, span) in self.performed(graph) {
             let time = &mut times[task.phase.0 as usize];
             let (start, end) = time.unwrap_or((f64::INFINITY, 0.0));
             *time = Some((start.min(span.start_seconds), end.max(span.end_seconds)));
@@ -68,12 +67,21 @@ impl Timeline {
             .collect()
     }
 
+    /// Seconds before `end_seconds` in which a task of the phase called `name` ran.
+    pub fn busy_seconds(&self, graph: &Graph, name: &str, end_seconds: f64) -> f64 {
+        let of_phase =
+            self.performed(graph).filter(|(task, _)| graph.phases()[task.phase.0 as usize] == name);
+        let intervals = of_phase
+            .map(|(_, span)| (span.start_seconds, span.end_seconds.min(end_seconds)))
+            .filter(|(start, end)| start < end);
+        union_seconds(intervals.collect())
+    }
+
     /// When each resource of `graph` had a task, by resource, in the order of tasks.
     fn intervals(&self, graph: &Graph) -> Vec<Vec<(f64, f64)>> {
         let mut intervals = vec![Vec::new(); graph.resources().len()];
-        for task in graph.tasks() {
+        for (task, span) in self.performed(graph) {
             let ResourceId(index) = task.resource;
-            let span = self.span(task.id);
             intervals[index as usize].push((span.start_seconds, span.end_seconds));
         }
         intervals
@@ -83,7 +91,7 @@ impl Timeline {
     pub fn utilisation(&self, graph: &Graph) -> Vec<ResourceUse> {
         let total = self.seconds();
         let mut bytes = vec![0; graph.resources().len()];
-        for task in graph.tasks() {
+        for (task, _) in self.performed(graph) {
             let ResourceId(index) = task.resource;
             bytes[index as usize] += task.op.bytes();
         }
@@ -200,7 +208,7 @@ mod tests {
         builder.task(cpu, Op::Mark, "a", &[]);
         builder.task(cpu, Op::Mark, "b", &[]);
         let graph = builder.build().unwrap();
-        let span = |start_seconds, end_seconds| Span { start_seconds, end_seconds, lane: 0 };
+        let span = Span::new;
         let timeline = Timeline { spans: vec![span(0.0, 1.5), span(1.0, 1.5)] };
         let mut busy = BusyOverTime::new(8.0, 8);
         busy.add(&graph, &timeline, 0.0);
@@ -222,11 +230,13 @@ mod tests {
         builder.claim(claim(7, Some(b), Some(b)));
         builder.claim(claim(1, None, None));
         let graph = builder.build().unwrap();
-        let span = |start_seconds, end_seconds| Span { start_seconds, end_seconds, lane: 0 };
+        let span = Span::new;
         let timeline = Timeline { spans: vec![span(0.0, 1.0), span(1.0, 4.0)] };
         let phases = timeline.phases(&graph);
         assert_eq!(phases[1].name, "update");
         assert_eq!((phases[1].start_seconds, phases[1].end_seconds), (1.0, 4.0));
+        assert_eq!(timeline.busy_seconds(&graph, "update", 3.0), 2.0);
+        assert_eq!(timeline.busy_seconds(&graph, "update", 1.0), 0.0);
         assert_eq!(timeline.utilisation(&graph)[0].utilisation, 1.0);
         assert_eq!(timeline.peak_bytes(&graph, Place::HOST), 11);
     }

@@ -138,7 +138,7 @@ pub struct OffloadOptions {
     pub gradient_dtype: DType,
     /// Number format of the working weights.
     pub weights_dtype: DType,
-    /// Number format of the moments, fp32 or bf16: a third less to read and write in each step of Adam, and to keep.
+    /// Number format of the moments, fp32 or bf16: a third less state of Adam to read, write and keep.
     pub moment_dtype: DType,
     /// How weights come back, where host memory has a copy of them.
     pub upstream: Upstream,

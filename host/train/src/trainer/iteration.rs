@@ -36,7 +36,7 @@ pub struct IterationReport {
     pub backward_seconds: f64,
     /// Seconds of the update, where nothing else ran.
     pub update_seconds: f64,
-    /// Seconds of the update within the backward pass.
+    /// Seconds of the backward pass in which tasks of an update ran that counted.
     pub hidden_update_seconds: f64,
     /// Whether an update was written ahead, and then whether it counted.
     pub ahead: Option<bool>,
@@ -72,10 +72,9 @@ impl IterationReport {
             }
         }
         let phases = timeline.phases(graph);
-        let of = |name: &str| phases.iter().find(|phase| phase.name == name);
-        if let (Some(backward), Some(update)) = (of("backward"), of("update")) {
-            let end = update.end_seconds.min(backward.end_seconds);
-            self.hidden_update_seconds += (end - update.start_seconds).max(0.0);
+        if let Some(backward) = phases.iter().find(|phase| phase.name == "backward") {
+            self.hidden_update_seconds +=
+                timeline.busy_seconds(graph, "update", backward.end_seconds);
         }
     }
 }
@@ -92,7 +91,7 @@ impl Trainer {
 
     /// The graph that a timeline of an [`IterationReport`] belongs to.
     pub fn graph(&self, kind: GraphKind) -> &Graph {
-        let [ahead, adopt] = self.engine.blueprint().halves();
+        let [ahead, adopt] = self.engine.blueprint().step_plans();
         match kind {
             GraphKind::Gradient(step) => &self.engine.gradient_plan(step).graph,
             GraphKind::Ahead => &ahead.graph,
@@ -157,15 +156,11 @@ impl Trainer {
                     (GraphKind::Gradient(step), self.engine.run_gradients(step, &micro, scale)?)
                 }
                 Some(expected) => {
-                    let (timeline, moved) = self.engine.run_ahead(&micro, scale, expected)?;
-                    self.predicted += moved;
                     report.ahead = Some(false);
-                    (GraphKind::Ahead, timeline)
+                    (GraphKind::Ahead, self.engine.run_ahead(&micro, scale, expected)?)
                 }
             };
-            if kind != GraphKind::Ahead {
-                self.predicted += self.graph(kind).traffic();
-            }
+            self.predicted += timeline.traffic(self.graph(kind));
             report.add_phases(self.graph(kind), &timeline);
             report.timelines.push((kind, start, timeline));
             report.loss += micro.loss() * share;
@@ -228,7 +223,11 @@ impl Trainer {
         let iteration = self.iteration + 1;
         if report.skipped {
             let record = record(iteration, self.engine.step(), 0.0, Vec::new(), &recorded)?;
+            let begin = Instant::now();
             self.engine.skip(&record)?;
+            if !self.virtual_time {
+                report.update_seconds += begin.elapsed().as_secs_f64();
+            }
         } else {
             let groups = self.groups(report);
             let record = record(iteration, self.engine.step() + 1, unscale, groups, &recorded)?;
@@ -238,9 +237,12 @@ impl Trainer {
             } else {
                 (GraphKind::Update, self.engine.update(&record)?)
             };
-            self.predicted += self.graph(kind).traffic();
+            self.predicted += timeline.traffic(self.graph(kind));
             report.add_phases(self.graph(kind), &timeline);
             report.timelines.push((kind, start, timeline));
+        }
+        if report.ahead != Some(true) {
+            report.hidden_update_seconds = 0.0;
         }
         self.calm = !report.skipped && unscale == not_clipped(report.loss_scale);
         self.iteration = iteration;

@@ -108,7 +108,7 @@ fn marks(count: u32) -> Graph {
 
 #[test]
 fn times_are_whole_microseconds_without_gaps() {
-    let span = |start_seconds, end_seconds| Span { start_seconds, end_seconds, lane: 0 };
+    let span = Span::new;
     let timeline =
         Timeline { spans: vec![span(0.0, 1.4e-6), span(1.4e-6, 2.8e-6), span(1.0, 2.0)] };
     let files = super::super::write::encode(&marks(3), Some(&timeline)).unwrap();

@@ -160,7 +160,7 @@ fn large(elements: u64) -> StateSpec {
         residual: false,
         optimizer: Optimizer::SgdMomentum,
         moments: DType::Fp32,
-        speculative: false,
+        ahead: false,
         layout: Layout::new(2 * elements, 1024, 2, vec![part(0), part(1)]).unwrap(),
     }
 }

@@ -31,7 +31,7 @@ fn spec() -> StateSpec {
     StateSpec {
         optimizer: Optimizer::SgdMomentum,
         moments: DType::Fp32,
-        speculative: false,
+        ahead: false,
         gradients: GradientFormat::Dense { dtype: DType::Fp32 },
         residual: true,
         layout: Layout::new(start, 1024, 2, parts).unwrap(),

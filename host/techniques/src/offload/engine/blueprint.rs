@@ -10,7 +10,7 @@ use super::budget::MemoryBudget;
 use crate::offload::options::OffloadOptions;
 use crate::offload::placement::{self, FlatModel};
 use crate::offload::plan::gradient::{self, MicroStep, Paging, Staging, UnitShape};
-use crate::offload::plan::{Plan, speculation, update};
+use crate::offload::plan::{Plan, ahead, update};
 
 /// Where everything goes, what a step does, and what it takes.
 #[derive(Debug, Clone)]
@@ -22,7 +22,7 @@ pub struct Blueprint {
     /// A micro-step, by [`MicroStep`].
     pub gradients: [Plan; 2],
     /// With [`OffloadOptions::overlap_update`]: the last micro-step with updates ahead, and what makes them count.
-    pub speculation: Option<[Plan; 2]>,
+    pub ahead: Option<[Plan; 2]>,
     /// Buffers for gradients on their way.
     pub staging: Staging,
     /// What lies on drives and comes to host memory only while it is needed.
@@ -63,9 +63,9 @@ impl Blueprint {
         let (accumulate, _) = gradient::plan(&layout, options, units, MicroStep::Accumulate)?;
         let (offload, staging) = gradient::plan(&layout, options, units, MicroStep::Offload)?;
         let paging = Paging::new(&layout, options, units);
-        let speculation = if options.overlap_update {
-            let ahead = speculation::ahead(&layout, options, units)?;
-            Some([ahead, speculation::adopt(&layout, options)?])
+        let ahead = if options.overlap_update {
+            let gradients = ahead::gradients(&layout, options, units)?;
+            Some([gradients, ahead::adopt(&layout, options)?])
         } else {
             None
         };
@@ -80,7 +80,7 @@ impl Blueprint {
                 moments: options.moment_dtype,
                 gradients,
                 residual: options.error_feedback,
-                speculative: options.overlap_update,
+                ahead: options.overlap_update,
                 layout: layout.clone(),
             },
             budget: MemoryBudget::new(&layout, options, staging, &paging),
@@ -88,7 +88,7 @@ impl Blueprint {
             layout,
             update,
             gradients: [accumulate, offload],
-            speculation,
+            ahead,
             staging,
             paging,
         })
@@ -100,9 +100,9 @@ impl Blueprint {
     }
 
     /// The graphs of a step that goes as expected, but for micro-steps before the last: gradients, then update.
-    pub fn halves(&self) -> [&Plan; 2] {
-        match &self.speculation {
-            Some([ahead, adopt]) => [ahead, adopt],
+    pub fn step_plans(&self) -> [&Plan; 2] {
+        match &self.ahead {
+            Some([gradients, adopt]) => [gradients, adopt],
             None => [self.gradient(MicroStep::Offload), &self.update],
         }
     }
@@ -116,7 +116,7 @@ impl Blueprint {
     pub fn traffic(&self, accumulate: u32) -> Traffic {
         let each = self.gradient(MicroStep::Accumulate).graph.traffic();
         let accumulated = each.times(u64::from(accumulate.saturating_sub(1)));
-        accumulated + self.halves().into_iter().map(|plan| plan.graph.traffic()).sum()
+        accumulated + self.step_plans().into_iter().map(|plan| plan.graph.traffic()).sum()
     }
 
     /// Bytes that the run takes on `drive`, whose direct I/O needs `alignment`.

@@ -124,6 +124,7 @@ impl OffloadEngine {
         model: &dyn ModelWork,
         loss_scale: f64,
     ) -> Result<Timeline> {
+        self.refresh_weights()?;
         let plan = self.gradient_plan(step);
         let work = GradientWork::new(self, plan, model, loss_scale);
         self.executor.run(&plan.graph, &work)

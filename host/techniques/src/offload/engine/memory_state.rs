@@ -2,9 +2,7 @@
 
 use std::borrow::Cow;
 
-use nearfield_runtime::kernels::{
-    self, GradientRef, Isa, MomentFormat, Moments, Segment, WeightsOut,
-};
+use nearfield_runtime::kernels::{self, Dither, GradientRef, Isa, Moments, Segment, WeightsOut};
 use nearfield_runtime::layout::Layout;
 use nearfield_runtime::types::{DType, Optimizer, Variable};
 use nearfield_runtime::{Error, Result};
@@ -18,6 +16,7 @@ use crate::offload::options::OffloadOptions;
 pub(super) struct MemoryState {
     optimizer: Optimizer,
     gradient_dtype: DType,
+    moment_dtype: DType,
     parts: Vec<Mutex<PartState>>,
 }
 
@@ -96,7 +95,7 @@ impl MemoryState {
                 })
             })
             .collect();
-        Self { optimizer, gradient_dtype, parts }
+        Self { optimizer, gradient_dtype, moment_dtype, parts }
     }
 
     /// The state of one part.
@@ -134,7 +133,7 @@ impl MemoryState {
         &self,
         part: usize,
         segments: &[Segment],
-        format: MomentFormat,
+        dither: Dither,
         copy: &mut [u16],
         copy_dtype: DType,
         isa: Isa,
@@ -159,13 +158,11 @@ impl MemoryState {
             DType::Fp16 => WeightsOut::Fp16(copy),
             DType::Bf16 => WeightsOut::Bf16(copy),
         };
-        let moments = match format {
-            MomentFormat::Fp32 => {
-                Moments::Fp32 { m: m.and_then(Numbers::full), v: v.and_then(Numbers::full) }
-            }
-            MomentFormat::Bf16(dither) => {
+        let moments = match self.moment_dtype {
+            DType::Bf16 => {
                 Moments::Bf16 { m: m.and_then(Numbers::half), v: v.and_then(Numbers::half), dither }
             }
+            _ => Moments::Fp32 { m: m.and_then(Numbers::full), v: v.and_then(Numbers::full) },
         };
         kernels::update(
             Some(pool),

@@ -14,6 +14,7 @@ mod update_work;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfield_runtime::device::{BufferBank, NearStorageDevice, SpeedLimits};
 use nearfield_runtime::exec::Executor;
@@ -38,7 +39,7 @@ use super::options::OffloadOptions;
 use super::placement::FlatModel;
 use super::plan::Plan;
 use super::plan::gradient::{MicroStep, UnitShape};
-use ahead::Ahead;
+use ahead::WrittenAhead;
 use buffers::BufferSet;
 use gradients::{Compression, Staging};
 use memory_state::MemoryState;
@@ -129,7 +130,9 @@ pub struct OffloadEngine {
     /// Optimizer steps done.
     step: u64,
     /// The update of the next step, where it was written ahead.
-    ahead: Option<Ahead>,
+    ahead: Option<WrittenAhead>,
+    /// Whether working weights in host memory may be those of an update that does not count.
+    stale_weights: AtomicBool,
 }
 
 impl OffloadEngine {
@@ -241,13 +244,32 @@ impl OffloadEngine {
     /// open it again with [`OffloadEngine::resume`].
     pub fn update(&mut self, record: &StepRecord) -> Result<Timeline> {
         self.check_follows(record)?;
-        // All weights are written again.
-        self.drop_ahead();
+        self.ahead = None;
         let plan = &self.blueprint.update;
         let work = UpdateWork::new(self, plan, record, Begin::Intent);
         let timeline = self.executor.run(&plan.graph, &work)?;
         self.step = record.step;
+        // All of them were written.
+        self.weights_are_new();
         Ok(timeline)
+    }
+
+    /// Says that working weights in host memory are about to change, for an update that may not count.
+    fn weights_are_stale(&self) {
+        self.stale_weights.store(true, Ordering::Release);
+    }
+
+    fn weights_are_new(&self) {
+        self.stale_weights.store(false, Ordering::Release);
+    }
+
+    /// Reads working weights back from the drives where those in host memory may be of an update that did not count.
+    fn refresh_weights(&self) -> Result<()> {
+        if self.stale_weights.load(Ordering::Acquire) {
+            self.load_weights()?;
+            self.weights_are_new();
+        }
+        Ok(())
     }
 
     fn check_follows(&self, record: &StepRecord) -> Result<()> {
@@ -271,9 +293,8 @@ impl OffloadEngine {
         for unit in &self.drives {
             unit.store.skip(record)?;
         }
-        if self.drop_ahead() {
-            self.load_weights()?;
-        }
+        self.ahead = None;
+        self.refresh_weights()?;
         self.reload_residuals()
     }
 

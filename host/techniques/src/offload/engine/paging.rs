@@ -1,6 +1,7 @@
 //! Weights and outputs of units that lie on drives and come to host memory only while they are needed.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use nearfield_runtime::io::{DriveFile, OpenMode};
 use nearfield_runtime::memory::{Arena, HostVector, Region};
@@ -103,13 +104,11 @@ impl OffloadEngine {
 
     /// All working weights: the copy in host memory, or what the drives have.
     pub fn weight_source(&self) -> Box<dyn WeightSource + '_> {
-        match &self.pager {
-            Some(pager) if !pager.plan.segments.is_empty() => Box::new(DriveWeights(self)),
-            _ => Box::new(HostWeights {
-                vector: &self.weights,
-                width: self.options.weights_dtype.bytes(),
-            }),
+        let paged = self.pager.as_ref().is_some_and(|pager| !pager.plan.segments.is_empty());
+        if paged || self.stale_weights.load(Ordering::Acquire) {
+            return Box::new(DriveWeights(self));
         }
+        Box::new(HostWeights { vector: &self.weights, width: self.options.weights_dtype.bytes() })
     }
 
     /// Lets `work` use the host buffer for a unit's output.

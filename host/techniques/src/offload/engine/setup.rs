@@ -1,6 +1,7 @@
 //! Creating and resuming runs.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use nearfield_runtime::codec::{self, TopK};
 use nearfield_runtime::device::{
@@ -182,6 +183,7 @@ impl Assembly {
                 output_bytes: config.units.iter().map(|unit| unit.output_bytes).collect(),
                 step: 0,
                 ahead: None,
+                stale_weights: AtomicBool::new(false),
                 model,
                 blueprint,
                 options,

@@ -8,6 +8,7 @@ use nearfield_runtime::store::{self, DriveStore, StateDigest};
 use nearfield_runtime::{Error, Result};
 
 use super::OffloadEngine;
+use super::budget::weight_read_bytes;
 use super::setup::InitialState;
 use crate::offload::options::WeightsPlace;
 
@@ -137,7 +138,9 @@ fn initialise_drive(
     step: u64,
     arena: &Arc<Arena>,
 ) -> Result<()> {
-    let mut scratch = arena.allocate(arena.bytes() / 2)?;
+    // Whole pages in every number format: parts are padded to them, and so are pieces.
+    let (layout, options) = (engine.layout(), &engine.options);
+    let mut scratch = arena.allocate(weight_read_bytes(layout, options, store.drive()))?;
     let block = scratch.len() as u64 / 4;
     let variables = engine.options.optimizer.variables();
     for &part in store.parts() {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use nearfield_runtime::device::{BufferRange, DecompressCall, UpdateCall};
 use nearfield_runtime::exec::Work;
 use nearfield_runtime::graph::Task;
-use nearfield_runtime::kernels::{self, Dither, MomentFormat, Scalars, Segment, UpdateSums};
+use nearfield_runtime::kernels::{self, Dither, Scalars, Segment, UpdateSums};
 use nearfield_runtime::layout::Part;
-use nearfield_runtime::store::{SlotMove, StepRecord, WrittenAhead};
+use nearfield_runtime::store::{SlotMove, StepRecord};
 use nearfield_runtime::types::{DType, Variable};
 use nearfield_runtime::{Error, Result};
 use parking_lot::Mutex;
@@ -35,7 +35,7 @@ pub(super) struct UpdateWork<'a> {
     /// Scalars of each parameter group.
     scalars: Vec<Scalars>,
     /// What comes before the first part.
-    pub begin: Begin,
+    begin: Begin,
     /// Where each part goes, known once its drive has the intent.
     moves: Vec<Mutex<Option<SlotMove>>>,
     /// Checksums of each part, added up over its pieces.
@@ -73,8 +73,9 @@ impl<'a> UpdateWork<'a> {
         plan: &'a Plan,
         record: &'a StepRecord,
         moves: &[SlotMove],
+        begin: Begin,
     ) -> Self {
-        let work = Self::new(engine, plan, record, Begin::Intent);
+        let work = Self::new(engine, plan, record, begin);
         for one in moves {
             *work.moves[one.part].lock() = Some(*one);
         }
@@ -215,9 +216,9 @@ impl<'a> UpdateWork<'a> {
             let segments = self.segments(range);
             return engine.with_scratch(range.elements, |copy| {
                 let dtype = engine.options.weights_dtype;
-                let moments = self.moment_format(range.part);
+                let dither = self.dither(range.part);
                 let (isa, pool) = (engine.isa, &engine.pool);
-                state.update(range.part, &segments, moments, copy, dtype, isa, pool)?;
+                state.update(range.part, &segments, dither, copy, dtype, isa, pool)?;
                 match dtype {
                     DType::Fp32 => {
                         let state = state.part(range.part);
@@ -240,7 +241,8 @@ impl<'a> UpdateWork<'a> {
                 param: buffers.of(Variable::Param, range.piece)?,
                 exp_avg: buffers.optional(Variable::ExpAvg, range.piece)?,
                 exp_avg_sq: buffers.optional(Variable::ExpAvgSq, range.piece)?,
-                moments: self.moment_format(range.part),
+                moments: engine.options.moment_dtype,
+                dither: self.dither(range.part),
                 weights,
             };
             match &engine.host {
@@ -252,12 +254,9 @@ impl<'a> UpdateWork<'a> {
         Ok(())
     }
 
-    /// How the moments of a part are stored, and rounded in this step.
-    fn moment_format(&self, part: usize) -> MomentFormat {
-        match self.engine.options.moment_dtype {
-            DType::Bf16 => MomentFormat::Bf16(Dither::new(self.record.step, self.part(part).start)),
-            _ => MomentFormat::Fp32,
-        }
+    /// With what the moments of a part are rounded in this step.
+    fn dither(&self, part: usize) -> Dither {
+        Dither::new(self.record.step, self.part(part).start)
     }
 
     /// The runs of equal hyper-parameters among the real elements of a piece.
@@ -318,7 +317,7 @@ impl<'a> UpdateWork<'a> {
     }
 
     /// Checks all that the update of a part has read; returns the sums of what it has written.
-    fn verified(&self, part: usize) -> Result<Vec<u64>> {
+    pub fn verified(&self, part: usize) -> Result<Vec<u64>> {
         let unit = self.drive(part);
         let sums = *self.sums[part].lock();
         if !self.engine.options.compressed() {
@@ -359,12 +358,8 @@ impl<'a> UpdateWork<'a> {
     /// The same for all parts of a drive that were written ahead.
     fn adopt(&self, drive: u32) -> Result<()> {
         let store = &self.engine.drive(drive).store;
-        let ahead = |&part: &usize| {
-            let (slot, checksums) = (self.slots(part)?.to_slot, self.verified(part)?);
-            Ok(WrittenAhead { part, slot, checksums })
-        };
-        let written = store.parts().iter().map(ahead).collect::<Result<Vec<_>>>()?;
-        store.adopt(self.record.step, &written)
+        let sums = store.parts().iter().map(|&part| self.verified(part));
+        store.adopt(self.record.step, &sums.collect::<Result<Vec<_>>>()?)
     }
 
     /// Copies updated weights up; padding travels too, but goes nowhere.
@@ -432,7 +427,11 @@ impl<'a> UpdateWork<'a> {
 
 impl Work for UpdateWork<'_> {
     fn perform(&self, task: &Task) -> Result<()> {
-        match self.plan.actions[task.id.index()] {
+        let action = self.plan.actions[task.id.index()];
+        if action.publishes() {
+            self.engine.weights_are_stale();
+        }
+        match action {
             Action::Intent { drive } => self.intent(drive),
             Action::Adopt { drive } => self.adopt(drive),
             Action::Finish { drive } => self.engine.drive(drive).store.finish_update(),

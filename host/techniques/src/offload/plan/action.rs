@@ -215,3 +215,33 @@ pub enum Action {
         staging: u32,
     },
 }
+
+impl Action {
+    /// Whether it is a step of an update, and not of the way of gradients.
+    pub const fn is_of_update(self) -> bool {
+        matches!(
+            self,
+            Self::Intent { .. }
+                | Self::Finish { .. }
+                | Self::Adopt { .. }
+                | Self::Commit { .. }
+                | Self::Allocate { .. }
+                | Self::Release { .. }
+                | Self::Load { .. }
+                | Self::LoadPairs { .. }
+                | Self::Decompress { .. }
+                | Self::Update { .. }
+                | Self::Publish { .. }
+                | Self::Store { .. }
+                | Self::SealPart { .. }
+                | Self::FetchWeights { .. }
+                | Self::ReadWeights { .. }
+                | Self::CastWeights { .. }
+        )
+    }
+
+    /// Whether it changes working weights in host memory.
+    pub const fn publishes(self) -> bool {
+        matches!(self, Self::Publish { .. } | Self::FetchWeights { .. } | Self::CastWeights { .. })
+    }
+}

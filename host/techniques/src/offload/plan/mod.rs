@@ -2,15 +2,15 @@
 //!
 //! [`gradient`] covers forward, backward and the gradients' way to the drives; [`update`] covers the
 //! optimizer. Between them the host decides from the overflow flag and the global norm whether and with
-//! which scalar the update runs (Smart-Infinity, section 4). [`speculation`] does not wait for that.
+//! which scalar the update runs (Smart-Infinity, section 4). [`ahead`] does not wait for that.
 
 mod action;
+pub mod ahead;
+#[cfg(test)]
+mod ahead_tests;
 pub mod formulas;
 pub mod gradient;
 mod pieces;
-pub mod speculation;
-#[cfg(test)]
-mod speculation_tests;
 pub mod update;
 pub(crate) mod update_host;
 mod update_near;

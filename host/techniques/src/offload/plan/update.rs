@@ -313,7 +313,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Working weights out of local memory.
-    pub fn fetch_weights(&mut self, range: PieceRange, after: TaskId) -> TaskId {
+    pub fn fetch_weights(&mut self, range: PieceRange, after: &[TaskId]) -> TaskId {
         let drive = self.drive_of(range.part);
         let op = Op::Transfer {
             from: Place::Local(drive),
@@ -322,11 +322,11 @@ impl<'a> Planner<'a> {
         };
         let label = format!("fetch weights of part {}.{}", range.part, range.piece);
         let resource = self.drives[drive as usize].up;
-        self.plan.task(resource, op, Action::FetchWeights { range }, label, &[after])
+        self.plan.task(resource, op, Action::FetchWeights { range }, label, after)
     }
 
-    /// Master weights read back from the drive, then rounded on the host; two buffers a drive.
-    pub fn read_weights(&mut self, range: PieceRange, stored: TaskId) -> TaskId {
+    /// Master weights read back from the drive, then rounded on the host after `free`; two buffers a drive.
+    pub fn read_weights(&mut self, range: PieceRange, stored: TaskId, free: &[TaskId]) -> TaskId {
         let drive = self.drive_of(range.part);
         let uses = &self.weight_reads[drive as usize];
         let buffer = (uses.len() % 2) as u32;
@@ -344,8 +344,9 @@ impl<'a> Planner<'a> {
         let op =
             Op::Kernel { name: "cast", elements: range.elements, bytes: range.elements * width };
         let label = format!("cast weights of part {}.{}", range.part, range.piece);
+        let after = [&[read], free].concat();
         let cast =
-            self.plan.task(self.cpu, op, Action::CastWeights { range, buffer }, label, &[read]);
+            self.plan.task(self.cpu, op, Action::CastWeights { range, buffer }, label, &after);
         self.weight_reads[drive as usize].push(cast);
         cast
     }

@@ -42,9 +42,9 @@ fn serial_tasklet(planner: &mut Planner, part: usize, begin: TaskId) -> TaskId {
     }
     let mut before_release = vec![last];
     match planner.options.weights_come_back() {
-        Some(Upstream::Fp16Local) => before_release.push(planner.fetch_weights(range, updated)),
+        Some(Upstream::Fp16Local) => before_release.push(planner.fetch_weights(range, &[updated])),
         Some(Upstream::Fp32Storage) => {
-            planner.read_weights(range, stores[0]);
+            planner.read_weights(range, stores[0], &[]);
         }
         None => {}
     }
@@ -63,12 +63,14 @@ fn serial_tasklet(planner: &mut Planner, part: usize, begin: TaskId) -> TaskId {
 }
 
 /// What a tasklet waits for before its buffers are filled.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Gates {
     /// Before its gradient is read.
     pub gradient: TaskId,
     /// Before its state is read.
     pub state: TaskId,
+    /// Before its new weights replace the old ones in host memory.
+    pub weights: Vec<TaskId>,
 }
 
 /// The last tasks that used each buffer piece of one drive.
@@ -87,8 +89,8 @@ pub(super) fn overlapped(planner: &mut Planner, begin: TaskId) {
         claim_local(planner, drive);
         let mut last = LastUse::default();
         for part in planner.by_drive[drive as usize].clone() {
-            let gates = Gates { gradient: begin, state: begin };
-            let stores = overlapped_tasklet(planner, part, gates, &mut last);
+            let gates = Gates { gradient: begin, state: begin, weights: Vec::new() };
+            let stores = overlapped_tasklet(planner, part, &gates, &mut last);
             planner.seal(part, &stores);
         }
     }
@@ -104,7 +106,7 @@ pub(super) fn claim_local(planner: &mut Planner, drive: u32) {
 pub(super) fn overlapped_tasklet(
     planner: &mut Planner,
     part: usize,
-    gates: Gates,
+    gates: &Gates,
     last: &mut LastUse,
 ) -> Vec<TaskId> {
     let drive = planner.drive_of(part);
@@ -160,11 +162,12 @@ pub(super) fn overlapped_tasklet(
             last.stores.insert((variable, piece), stored);
             stores.push(stored);
             if variable == Variable::Param && upstream == Some(Upstream::Fp32Storage) {
-                planner.read_weights(range, stored);
+                planner.read_weights(range, stored, &gates.weights);
             }
         }
         if local {
-            last.fetches.insert(piece, planner.fetch_weights(range, updated));
+            let after = [&[updated], &gates.weights[..]].concat();
+            last.fetches.insert(piece, planner.fetch_weights(range, &after));
         }
     }
     stores

@@ -45,7 +45,7 @@ fn uses(
     let variables = options.optimizer.variables();
     let buffer =
         |part: usize, set: u32, name: u32, piece: u32| (layout.parts[part].drive, set, name, piece);
-    let (gradient, copy, pairs) = (10, 11, 12);
+    let (gradient, copy, pairs, up, staging, residual) = (10, 11, 12, 13, 14, 15);
     match action {
         Action::Load { range, variable, set } => {
             let name = if variable == Variable::Gradient { gradient } else { variable as u32 };
@@ -76,6 +76,18 @@ fn uses(
             let name = if options.emits_weights() { copy } else { Variable::Param as u32 };
             vec![(buffer(range.part, 0, name, range.piece), false)]
         }
+        Action::ReadWeights { range, buffer: which } => {
+            vec![(buffer(range.part, 0, up, which), true)]
+        }
+        Action::CastWeights { range, buffer: which } => {
+            vec![(buffer(range.part, 0, up, which), false)]
+        }
+        // Copies to one staging buffer keep their order.
+        Action::Offload { staging: which, .. } => vec![((0, 0, staging, which), true)],
+        Action::Encode { staging: which, .. } | Action::WriteGradient { staging: which, .. } => {
+            vec![((0, 0, staging, which), false)]
+        }
+        Action::WriteResidual { part, .. } => vec![(buffer(part, 0, residual, 0), true)],
         _ => Vec::new(),
     }
 }

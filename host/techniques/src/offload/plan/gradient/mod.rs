@@ -71,6 +71,8 @@ pub(super) struct Begun {
     pub plan: PlanBuilder,
     /// Parts in the order in which their gradients are complete, with the task after which each is on its drive.
     pub written: Vec<(usize, TaskId)>,
+    /// Units whose weights are copied to a compute device, with the task that does it.
+    pub weight_uses: Vec<(usize, TaskId)>,
 }
 
 /// Begins the graph of one micro-step.

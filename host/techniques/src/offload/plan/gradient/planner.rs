@@ -40,11 +40,13 @@ pub(super) fn plan(
         plan,
         collectives: 0,
         written: Vec::new(),
+        residuals: Vec::new(),
+        weight_uses: Vec::new(),
     };
     planner.claims();
     let forward = planner.forward();
     planner.backward(&forward, step);
-    Begun { plan: planner.plan, written: planner.written }
+    Begun { plan: planner.plan, written: planner.written, weight_uses: planner.weight_uses }
 }
 
 /// The engines of one compute device.
@@ -115,6 +117,10 @@ pub(super) struct Planner<'a> {
     pub(super) collectives: u32,
     /// Complete parts so far, with the task that writes each.
     written: Vec<(usize, TaskId)>,
+    /// The last task of each drive that writes a residual: all of them use one buffer.
+    residuals: Vec<Option<TaskId>>,
+    /// Units whose weights were loaded, with the task.
+    weight_uses: Vec<(usize, TaskId)>,
 }
 
 /// Staging buffers while the graph is built.
@@ -190,7 +196,10 @@ impl Planner<'_> {
         let buffer = self.unit_buffer();
         let action = Action::LoadUnit { unit, backward, buffer };
         let after = [free, reads].concat();
-        self.plan.task(self.engines.gpus[gpu as usize].h2d, op, action, label, &after)
+        let h2d = self.engines.gpus[gpu as usize].h2d;
+        let load = self.plan.task(h2d, op, action, label, &after);
+        self.weight_uses.push((unit, load));
+        load
     }
 
     /// The host buffer of the unit that is loaded next, where weights lie on drives.
@@ -504,8 +513,14 @@ impl Planner<'_> {
         self.written.push((part, written));
         let mut emptied = vec![written];
         if self.options.error_feedback {
+            let drive = self.layout.parts[part].drive as usize;
+            self.residuals.resize(self.layout.drives as usize, None);
+            let mut after = vec![encoded];
+            after.extend(self.residuals[drive]);
             let action = Action::WriteResidual { part, staging };
-            emptied.push(self.write(part, 4 * padded, action, "residual", &[encoded]));
+            let residual = self.write(part, 4 * padded, action, "residual", &after);
+            self.residuals[drive] = Some(residual);
+            emptied.push(residual);
         }
         emptied
     }

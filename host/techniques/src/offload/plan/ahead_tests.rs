@@ -6,16 +6,26 @@ use proptest::prelude::*;
 
 use super::gradient::UnitShape;
 use super::update_tests::{ancestors, buffers_are_kept_apart};
-use super::{Action, formulas, speculation};
-use crate::offload::options::{OffloadOptions, Placement, System, Upstream};
+use super::{Action, ahead, formulas};
+use crate::offload::options::{OffloadOptions, Placement, System, Upstream, WeightsPlace};
 use crate::offload::placement::{FlatModel, layout};
 
-/// Units of equal share over a flat model.
+/// Units over a flat model whose weights lie in two runs each, in a part with decay and one without; the last one reads the
+/// first one's table as well, which is complete after the first one only.
 fn units(elements: u64, count: u64) -> Vec<UnitShape> {
+    let decay = elements * 9 / 10;
+    let run = |from: u64, to: u64, unit: u64| {
+        let of = |unit: u64| from + (to - from) * unit / count;
+        (of(unit), of(unit + 1) - of(unit))
+    };
     (0..count)
         .map(|unit| {
-            let start = elements * unit / count;
-            let run = vec![(start, elements * (unit + 1) / count - start)];
+            let both = vec![run(0, decay, unit), run(decay, elements, unit)];
+            let gradients: Vec<_> = both.into_iter().filter(|&(_, length)| length > 0).collect();
+            let mut reads = gradients.clone();
+            if unit + 1 == count && count > 1 {
+                reads.insert(0, run(0, decay, 0));
+            }
             UnitShape {
                 name: format!("unit{unit}"),
                 weight_elements: 1,
@@ -23,10 +33,10 @@ fn units(elements: u64, count: u64) -> Vec<UnitShape> {
                 working_bytes: 1,
                 score_bytes: 0,
                 forward_flops: 1,
-                forward: true,
-                backward_weights: true,
-                reads: run.clone(),
-                gradients: run,
+                forward: unit + 1 < count,
+                backward_weights: unit > 0,
+                reads,
+                gradients,
             }
         })
         .collect()
@@ -43,18 +53,35 @@ proptest! {
         drives in 1_u32..4,
         pieces in 1_u32..4,
         storage: bool,
-        placement in prop::sample::select(vec![Placement::FlatEqual, Placement::EqualRr]),
+        placement in prop::sample::select(vec![Placement::FlatEqual, Placement::EqualRr, Placement::SubgroupRr]),
+        error_feedback: bool,
+        weights in prop::sample::select(vec![WeightsPlace::Host, WeightsPlace::Drive]),
     ) {
         let options = OffloadOptions {
             system: if compressed { System::SuOC } else { System::SuO },
             upstream: if storage { Upstream::Fp32Storage } else { Upstream::Fp16Local },
-            overlap_update: true, subgroup_elements: subgroup, pieces, placement,
+            overlap_update: true, subgroup_elements: subgroup, pieces, placement, weights,
+            error_feedback: compressed && error_feedback,
             ..OffloadOptions::default()
         };
         let layout: Layout = layout(&FlatModel::single(elements).unwrap(), &options, drives).unwrap();
-        let plan = speculation::ahead(&layout, &options, &units(elements, count)).unwrap();
+        let units = units(elements, count);
+        let plan = ahead::gradients(&layout, &options, &units).unwrap();
         let sets = ancestors(&plan);
         buffers_are_kept_apart(&plan, &layout, &options, &sets)?;
+
+        // Weights in host memory are replaced after the last unit has read them.
+        for (task, &action) in plan.actions.iter().enumerate() {
+            let (Action::FetchWeights { range } | Action::CastWeights { range, .. }) = action else { continue };
+            let first = layout.parts[range.part].start + range.offset;
+            for (load, &other) in plan.actions.iter().enumerate() {
+                let Action::LoadUnit { unit, buffer: None, .. } = other else { continue };
+                let overlaps = units[unit].reads.iter().any(|&(start, length)| {
+                    start < first + range.elements && first < start + length
+                });
+                prop_assert!(!overlaps || sets[task][load], "unit {unit} may see new weights of {range:?}");
+            }
+        }
         let of = |wanted: &dyn Fn(Action) -> bool| -> Vec<TaskId> {
             plan.actions.iter().enumerate().filter(|&(_, &action)| wanted(action))
                 .map(|(index, _)| TaskId(index as u32)).collect()
@@ -72,7 +99,8 @@ proptest! {
                 prop_assert!(sets[update.index()][written[0].index()]);
             }
         }
-        prop_assert_eq!(plan.graph.traffic(), formulas::step_traffic(&layout, &options));
+        let paged = super::gradient::paged_traffic(&layout, &options, &units);
+        prop_assert_eq!(plan.graph.traffic(), formulas::step_traffic(&layout, &options) + paged);
     }
 }
 
@@ -84,7 +112,7 @@ fn what_counts_is_decided_on_all_drives_at_once() {
         ..OffloadOptions::default()
     };
     let layout = layout(&FlatModel::single(50_000).unwrap(), &options, 3).unwrap();
-    let plan = speculation::adopt(&layout, &options).unwrap();
+    let plan = ahead::adopt(&layout, &options).unwrap();
     let sets = ancestors(&plan);
     let of = |wanted: fn(Action) -> bool| -> Vec<usize> {
         (0..plan.actions.len()).filter(|&index| wanted(plan.actions[index])).collect()
