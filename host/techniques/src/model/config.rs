@@ -6,8 +6,10 @@ use serde_json::{Map, Value};
 use super::{Input, ModelShape, Output};
 
 /// Kinds of models that are understood (`model_type`).
-const KINDS: [&str; 10] =
-    ["gpt2", "gpt_neox", "opt", "bert", "roberta", "bloom", "vit", "llama", "mistral", "qwen2"];
+const KINDS: [&str; 11] = [
+    "gpt2", "gpt_neox", "opt", "bert", "roberta", "bloom", "vit", "llama", "mistral", "qwen2",
+    "qwen3",
+];
 
 struct Config<'a> {
     name: &'a str,
@@ -49,6 +51,8 @@ pub(super) fn shape(name: &str, text: &str) -> Result<ModelShape> {
     let heads = config.need(&["num_attention_heads", "n_head"])?;
     let head_width = match config.number(&["head_dim"]) {
         Some(width) => width,
+        // Its own, whatever the hidden size is.
+        None if kind == "qwen3" => 128,
         None if heads > 0 && hidden.is_multiple_of(heads) => hidden / heads,
         None => {
             return Err(Error::Invalid(format!(
@@ -56,8 +60,8 @@ pub(super) fn shape(name: &str, text: &str) -> Result<ModelShape> {
             )));
         }
     };
-    let gated = matches!(kind, "llama" | "mistral" | "qwen2");
-    let tied_otherwise = !matches!(kind, "gpt_neox" | "llama" | "mistral" | "qwen2");
+    let gated = matches!(kind, "llama" | "mistral" | "qwen2" | "qwen3");
+    let tied_otherwise = kind != "gpt_neox" && !gated;
     let vit = kind == "vit";
     let (vocab, positions, input) = if vit {
         let patch = config.need(&["patch_size"])?;
@@ -76,7 +80,7 @@ pub(super) fn shape(name: &str, text: &str) -> Result<ModelShape> {
         let input = match kind {
             "bert" | "roberta" => Input::TokensPositionsSegments,
             "bloom" => Input::TokensAndNorm,
-            "gpt_neox" | "llama" | "mistral" | "qwen2" => Input::Tokens,
+            _ if gated || kind == "gpt_neox" => Input::Tokens,
             _ => Input::TokensAndPositions,
         };
         (config.need(&["vocab_size"])?, positions, input)
@@ -96,6 +100,7 @@ pub(super) fn shape(name: &str, text: &str) -> Result<ModelShape> {
         positions,
         biases: !gated,
         attention_biases: kind == "qwen2" || config.flag("attention_bias", false),
+        head_norms: kind == "qwen3",
         norm_shifts: !gated,
         input,
         output: if vit {

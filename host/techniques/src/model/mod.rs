@@ -70,6 +70,8 @@ pub struct ModelShape {
     pub biases: bool,
     /// Whether queries, keys and values have biases, where other matrices have none.
     pub attention_biases: bool,
+    /// Whether each query and each key has a norm of its own.
+    pub head_norms: bool,
     /// Whether norms have shifts, and not only gains.
     pub norm_shifts: bool,
     /// Input.

@@ -48,6 +48,7 @@ pub(super) fn shape(name: &str) -> Option<ModelShape> {
         positions: 1024,
         biases: true,
         attention_biases: false,
+        head_norms: false,
         norm_shifts: true,
         input: Input::TokensAndPositions,
         output: Output::Tied,

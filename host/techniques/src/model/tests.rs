@@ -31,6 +31,11 @@ fn parameters_equal_the_published_counts() {
         "num_key_value_heads":4,"intermediate_size":18944,"vocab_size":152064,"max_position_embeddings":131072,
         "tie_word_embeddings":false}"#;
     assert_eq!(ModelShape::from_config("qwen", qwen).unwrap().parameters(), 7_615_616_512);
+    // Qwen3 0.6B: 596 049 920, with a norm for each query and key.
+    let qwen = r#"{"model_type":"qwen3","num_hidden_layers":28,"hidden_size":1024,"num_attention_heads":16,
+        "num_key_value_heads":8,"head_dim":128,"intermediate_size":3072,"vocab_size":151936,
+        "max_position_embeddings":40960,"tie_word_embeddings":true}"#;
+    assert_eq!(ModelShape::from_config("qwen", qwen).unwrap().parameters(), 596_049_920);
     // Mistral Nemo: 12 247 782 400, with heads narrower than hidden / heads.
     let nemo = r#"{"model_type":"mistral","num_hidden_layers":40,"hidden_size":5120,"num_attention_heads":32,
         "num_key_value_heads":8,"head_dim":128,"intermediate_size":14336,"vocab_size":131072,

@@ -73,6 +73,9 @@ impl ModelShape {
             add(block, bias(inner * self.feed_forward), false);
             add(block, h * self.feed_forward, true);
             add(block, bias(h), false);
+            if self.head_norms {
+                add(block, 2 * self.head_width, false);
+            }
             for _ in 0..2 {
                 add(block, h, false);
                 add(block, shift, false);

@@ -174,6 +174,8 @@ impl Keys<'_> {
             key_value_heads,
             head_width: match self.size("head_dim")? {
                 Some(width) => width,
+                // As in transformers: its own, whatever the hidden size is.
+                None if family == Family::Qwen3 => 128,
                 None => self.head_width(hidden, heads)?,
             },
             feed_forward: self.need("intermediate_size")?,
