@@ -534,6 +534,77 @@ fn the_reference_lists_every_flag_and_no_other() {
 }
 
 #[test]
+fn a_dry_run_of_a_resume_says_what_the_run_would_say() {
+    let place = Place::new();
+    let drives = place.drives(2);
+    succeeded(&place.train("su+o", &drives, &["--steps", "4"]));
+    let dry = |more: &[&str]| {
+        let flags = [&["--resume", "--dry-run"], more].concat();
+        place.train("su+o", &drives, &flags)
+    };
+    succeeded(&dry(&["--steps", "6"]));
+    for (flag, value) in [
+        ("--moment-dtype", "bf16"),
+        ("--gradient-dtype", "bf16"),
+        ("--optimizer", "adam"),
+        ("--accumulate", "3"),
+        ("--placement", "flat-equal"),
+        ("--eval-fraction", "0.2"),
+    ] {
+        let flags = ["--steps", "6", flag, value];
+        let said = String::from_utf8(dry(&flags).stderr).unwrap();
+        let refused = place.train("su+o", &drives, &[&["--resume"], &flags[..]].concat());
+        assert!(!refused.status.success(), "{flag}");
+        assert_eq!(said, String::from_utf8(refused.stderr).unwrap(), "{flag}");
+    }
+    let done = dry(&["--steps", "4"]);
+    let shown = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(done.status.code() == Some(1) && shown.contains("4 iterations already"), "{shown}");
+}
+
+#[test]
+fn what_a_run_writes_never_replaces_what_it_reads() {
+    let place = Place::new();
+    let drives = place.drives(1);
+    succeeded(&place.train("su+o", &drives, &["--steps", "2"]));
+    let text = place.text.to_str().unwrap().to_owned();
+    let slots = drives[0].join("slots.nf");
+    let before = (std::fs::read(&place.text).unwrap(), std::fs::read(&slots).unwrap());
+    let resume = ["--steps", "3", "--resume", "--trace"];
+    failed_with(
+        &place.train("su+o", &drives, &[&resume[..], &[text.as_str()]].concat()),
+        &["--trace would replace", "--data"],
+    );
+    let inside = slots.to_str().unwrap();
+    failed_with(
+        &place.train("su+o", &drives, &[&resume[..], &[inside]].concat()),
+        &["--trace", "drive directory"],
+    );
+    assert!(before == (std::fs::read(&place.text).unwrap(), std::fs::read(&slots).unwrap()));
+    let report = place.path("r.json");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfield"));
+    command.env_clear().arg("report").arg(&report).arg("--out").arg(&report);
+    failed_with(&command.output().unwrap(), &["is the report itself"]);
+    succeeded(&place.train("su+o", &drives, &["--steps", "3", "--resume"]));
+    for (flag, value, word) in [
+        ("--drive-tbw", "-1", "rating"),
+        ("--drive-tbw", "nan", "rating"),
+        ("--sample", "4294967295", "100000"),
+        ("--initial-loss-scale", "1", "dynamic loss scale"),
+        ("--inject", "write:0:crash", "operation:nth"),
+    ] {
+        let given = format!("{flag}={value}");
+        let mut command = place.command("su+o", &drives, &["--steps", "4", "--resume"]);
+        if flag == "--sample" {
+            command = Command::new(env!("CARGO_BIN_EXE_nearfield"));
+            command.env_clear().arg("train").arg("--drive").arg(&drives[0]).arg("--data");
+            command.arg(&place.text);
+        }
+        failed_with(&command.arg(given).output().unwrap(), &[word]);
+    }
+}
+
+#[test]
 fn half_precision_with_accumulation_and_a_trace() {
     let place = Place::new();
     let trace = place.path("trace.json");

@@ -224,6 +224,24 @@ fn a_copy_gets_the_slots_that_updates_ahead_need() {
 }
 
 #[test]
+fn a_restore_is_laid_out_as_asked() {
+    let place = Place::new();
+    let old = run(&place, &made().join("gpt2"), 2, "");
+    let snapshot = place.path("snapshot");
+    succeeded(&state(&["snapshot", "--to", text(&snapshot)], &drives(&place)));
+    let targets = vec![place.path("x"), place.path("y")];
+    targets.iter().for_each(|target| fs::create_dir_all(target).unwrap());
+    let restore =
+        ["restore", "--from", text(&snapshot), "--subgroup-size", "3000", "--overlap-update"];
+    let shown = succeeded(&state(&restore, &targets));
+    assert!(shown.contains(old["state_digest"].as_str().unwrap()), "{shown}");
+    let shown = succeeded(&state(&["inspect", "--json"], &targets));
+    let report: Value = serde_json::from_str(&shown).unwrap();
+    let of = |key: &str| report["drives"][0][key].as_u64().unwrap();
+    assert!(of("parts") > 3 && of("slots_free") == of("parts"), "{shown}");
+}
+
+#[test]
 fn a_snapshot_comes_back_to_the_same_or_another_number_of_drives() {
     let root = made();
     let place = Place::new();

@@ -26,6 +26,8 @@ impl Default for GenerateOptions {
 
 /// Continues `prompt` and returns the added tokens, all below `allowed`: later entries of a vocabulary may stand for no text.
 ///
+/// `stop` is asked before each token and ends the text early.
+///
 /// Every token streams all units through the device again, on at most the model's `seq` last
 /// tokens, so memory stays that of one unit.
 pub fn generate(
@@ -34,6 +36,7 @@ pub fn generate(
     prompt: &[u32],
     allowed: u32,
     options: &GenerateOptions,
+    stop: &dyn Fn() -> bool,
 ) -> Result<Vec<u32>> {
     if !options.temperature.is_finite() || options.temperature < 0.0 {
         return Err(Error::Invalid(format!(
@@ -49,6 +52,9 @@ pub fn generate(
     let start = text.len();
     let seq = model.seq() as usize;
     for index in 0..options.tokens {
+        if stop() {
+            break;
+        }
         let context = &text[text.len().saturating_sub(seq)..];
         let mut logits = next_logits(model, source, context)?;
         logits.truncate(allowed as usize);
@@ -133,7 +139,7 @@ mod tests {
         let (model, source) = model(300);
         let run = |seed, temperature| {
             let options = GenerateOptions { tokens: 20, temperature, seed };
-            generate(&model, &source, &[97, 98], 256, &options).unwrap()
+            generate(&model, &source, &[97, 98], 256, &options, &|| false).unwrap()
         };
         assert_eq!(run(1, 1.0).len(), 20);
         assert_eq!(run(1, 1.0), run(1, 1.0));
@@ -145,11 +151,11 @@ mod tests {
     fn prompt_outside_the_vocabulary_and_bad_temperature_are_errors() {
         let (model, source) = model(100);
         let options = GenerateOptions::default();
-        let error = generate(&model, &source, &[0xf0], 256, &options).unwrap_err();
+        let error = generate(&model, &source, &[0xf0], 256, &options, &|| false).unwrap_err();
         assert!(error.to_string().contains("--vocab"));
         let temperature = -1.0;
         let options = GenerateOptions { temperature, ..options };
-        assert!(generate(&model, &source, &[1], 256, &options).is_err());
+        assert!(generate(&model, &source, &[1], 256, &options, &|| false).is_err());
     }
 
     #[test]
@@ -190,7 +196,9 @@ mod tests {
         assert!(losses[0] > 4.0 && losses[149] < 0.5, "{losses:?}");
         let options = GenerateOptions { tokens: 24, temperature: 0.0, seed: 0 };
         let tokens: Vec<u32> = text.iter().map(|&byte| u32::from(byte)).collect();
-        let added = generate(&model, &source, &tokens[..16], 256, &options).unwrap();
+        let added = generate(&model, &source, &tokens[..16], 256, &options, &|| false).unwrap();
+        let none = generate(&model, &source, &tokens[..16], 256, &options, &|| true).unwrap();
+        assert!(none.is_empty());
         assert_eq!(added, tokens[16..40]);
     }
 

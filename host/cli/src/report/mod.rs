@@ -8,6 +8,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::Value;
 
+use crate::train::same;
+
 /// Which report, and where the page goes.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
@@ -30,6 +32,9 @@ pub fn run(args: &ReportArgs) -> Result<()> {
         bail!("{} is no report of nearfield train: it has no loss or no traffic", path.display());
     }
     let out = args.out.clone().unwrap_or_else(|| path.with_extension("html"));
+    if same(&out, path) {
+        bail!("--out {} is the report itself; give another file", out.display());
+    }
     let title = path.file_name().unwrap_or_default().to_string_lossy();
     let page = page::page(&report, &title)?;
     std::fs::write(&out, page).with_context(|| format!("cannot write {}", out.display()))?;

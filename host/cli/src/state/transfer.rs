@@ -87,15 +87,15 @@ pub fn export(args: &ExportArgs) -> Result<()> {
 /// How a state is laid out on other drives.
 #[derive(Debug, Args)]
 pub struct LayoutArgs {
-    /// The system that will go on with it
-    #[arg(long, value_parser = named::<System>, value_name = "SYSTEM", default_value = "su+o")]
-    system: System,
-    /// equal-rr, flat-equal or subgroup-rr
-    #[arg(long, value_parser = named::<Placement>, value_name = "NAME", default_value = "equal-rr")]
-    placement: Placement,
-    /// Most elements of a subgroup
-    #[arg(long, value_name = "ELEMENTS", default_value_t = 40_000_000)]
-    subgroup_size: u64,
+    /// The system that will go on with it [default: su+o]
+    #[arg(long, value_parser = named::<System>, value_name = "SYSTEM")]
+    system: Option<System>,
+    /// equal-rr, flat-equal or subgroup-rr [default: equal-rr]
+    #[arg(long, value_parser = named::<Placement>, value_name = "NAME")]
+    placement: Option<Placement>,
+    /// Most elements of a subgroup [default: 40000000]
+    #[arg(long, value_name = "ELEMENTS")]
+    subgroup_size: Option<u64>,
     /// With a slot more for each subgroup, so that the run can go on with --overlap-update
     #[arg(long)]
     overlap_update: bool,
@@ -105,11 +105,19 @@ pub struct LayoutArgs {
 }
 
 impl LayoutArgs {
+    /// Whether a layout was asked for.
+    fn given(&self) -> bool {
+        self.system.is_some()
+            || self.placement.is_some()
+            || self.subgroup_size.is_some()
+            || self.overlap_update
+    }
+
     fn layout(&self) -> NewLayout {
         NewLayout {
-            system: self.system,
-            placement: self.placement,
-            subgroup_elements: self.subgroup_size,
+            system: self.system.unwrap_or(System::SuO),
+            placement: self.placement.unwrap_or(Placement::EqualRr),
+            subgroup_elements: self.subgroup_size.unwrap_or(40_000_000),
             overlap_update: self.overlap_update,
             overwrite: self.overwrite,
         }
@@ -199,8 +207,8 @@ pub struct RestoreArgs {
     /// The snapshot
     #[arg(long, value_name = "DIR")]
     from: PathBuf,
-    /// A drive directory for the state; give the flag once for each. With as many as the snapshot has, files are copied;
-    /// with another number the state is laid out anew
+    /// A drive directory for the state; give the flag once for each. With as many as the snapshot has, files are copied; with
+    /// another number, or any of the flags for the layout, the state is laid out anew
     #[arg(long, required = true, value_name = "DIR")]
     drive: Vec<PathBuf>,
     #[command(flatten)]
@@ -210,7 +218,7 @@ pub struct RestoreArgs {
 /// Brings a snapshot back to drives.
 pub fn restore(args: &RestoreArgs) -> Result<()> {
     let sources = drives_of(&args.from)?;
-    if sources.len() != args.drive.len() {
+    if sources.len() != args.drive.len() || args.layout.given() {
         let run = SavedRun::open(&sources)?;
         let digest = run.copy_to(&args.drive, &args.layout.layout())?;
         println!("state digest  {digest}");

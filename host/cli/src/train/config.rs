@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use nearfield_runtime::device::SpeedLimits;
 use nearfield_runtime::io::{Faults, IoOptions};
@@ -69,6 +69,9 @@ fn read_file(path: &Path) -> Result<TrainArgs> {
         text.parse().with_context(|| format!("{} is not valid TOML", path.display()))?;
     let known = known_keys();
     for key in table.keys() {
+        if NO_KEYS.contains(&key.as_str()) {
+            bail!("{}: {key} is a flag only; give --{key}", path.display());
+        }
         if !known.iter().any(|name| name == key) {
             let nearest = known
                 .iter()
@@ -81,15 +84,16 @@ fn read_file(path: &Path) -> Result<TrainArgs> {
     toml::from_str(&text).with_context(|| format!("in {}", path.display()))
 }
 
+/// Flags that a file may not set.
+const NO_KEYS: [&str; 5] = ["config", "resume", "overwrite", "dry-run", "inject"];
+
 /// The names of all flags that a file may set.
 fn known_keys() -> Vec<String> {
     let command = TrainArgs::augment_args(clap::Command::new("train"));
     command
         .get_arguments()
         .filter_map(|argument| argument.get_long().map(str::to_owned))
-        .filter(|name| {
-            !["config", "resume", "overwrite", "dry-run", "inject"].contains(&name.as_str())
-        })
+        .filter(|name| !NO_KEYS.contains(&name.as_str()))
         .collect()
 }
 
@@ -202,11 +206,19 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
     })
 }
 
+/// Most tokens that a trained model writes at the end.
+const SAMPLE_MAX: u64 = 100_000;
+
 /// Options that only make sense together.
 fn check_contradictions(args: &TrainArgs, system: System) -> Result<()> {
     if args.resume && args.overwrite {
         bail!(
             "--resume continues the run on the drives and --overwrite replaces it: give one of them"
+        );
+    }
+    if let Some(tokens) = args.sample.filter(|&tokens| tokens > SAMPLE_MAX) {
+        bail!(
+            "--sample {tokens}: at most {SAMPLE_MAX} tokens are written, and each takes a whole forward pass"
         );
     }
     let sizes = [
@@ -253,6 +265,22 @@ fn check_contradictions(args: &TrainArgs, system: System) -> Result<()> {
             "--loss-scale fixes the scale; its --initial-loss-scale, -window and -hysteresis need --loss-scale 0"
         );
     }
+    if args.loss_scale.is_none()
+        && args.dtype != Some(DType::Fp16)
+        && (args.initial_loss_scale.is_some()
+            || args.loss_scale_window.is_some()
+            || args.loss_scale_hysteresis.is_some())
+    {
+        bail!(
+            "--initial-loss-scale, --loss-scale-window and --loss-scale-hysteresis are for a dynamic loss scale: give --dtype \
+             fp16, or --loss-scale 0"
+        );
+    }
+    if let Some(tbw) = args.drive_tbw.filter(|tbw| !(tbw.is_finite() && *tbw > 0.0)) {
+        bail!(
+            "--drive-tbw {tbw} is no rating; give the terabytes that the drive's maker promises, for example 600"
+        );
+    }
     Ok(())
 }
 
@@ -284,7 +312,8 @@ fn io_options(args: &TrainArgs) -> Result<IoOptions> {
     let block = args.block_size.map_or(u64::from(defaults.block_bytes), |bytes| bytes.0);
     Ok(IoOptions {
         queue_depth: args.queue_depth.unwrap_or(defaults.queue_depth),
-        block_bytes: u32::try_from(block).context("--block-size must be below 2 GiB")?,
+        block_bytes: u32::try_from(block)
+            .map_err(|_| anyhow!("--block-size {block} must be below 2 GiB"))?,
         direct: args.direct.unwrap_or(defaults.direct),
         backend: args.io_backend.unwrap_or(defaults.backend),
         faults,

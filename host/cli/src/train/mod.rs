@@ -6,6 +6,7 @@ mod drives;
 mod dry_run;
 mod endurance;
 mod metrics;
+mod outputs;
 mod picture;
 mod predict;
 mod report;
@@ -32,6 +33,7 @@ use drives::DriveWatch;
 pub use endurance::Endurance;
 pub use metrics::Line;
 use metrics::Metrics;
+pub use outputs::same;
 pub use picture::svg as run_picture;
 
 use crate::values::human_bytes;
@@ -42,7 +44,7 @@ Examples:
   nearfield train --data book.txt --drive /mnt/nvme0/run --drive /mnt/nvme1/run --steps 1000
   nearfield train --config train.toml --resume
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C after a step (continue with --resume).";
+Exit codes: 0 done, 1 failed or refused, 2 flags that cannot be read, 130 stopped by Ctrl-C after a step (continue with --resume).";
 
 /// Trains; returns the exit code.
 pub fn run(args: TrainArgs) -> Result<ExitCode> {
@@ -52,13 +54,14 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
         return dry_run::run(&args, &options);
     }
     let out = args.out();
+    let report_path = args.report.clone().unwrap_or_else(|| out.join("report.json"));
+    outputs::check(&args, &report_path)?;
     if let Some((target, save)) = args.save_options() {
         Writer::check(target, save.replace)?;
     }
     std::fs::create_dir_all(&out).with_context(|| {
         format!("cannot make the directory {} for results (--out)", out.display())
     })?;
-    let report_path = args.report.clone().unwrap_or_else(|| out.join("report.json"));
     if let Some(parent) = report_path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent).with_context(|| {
             format!("cannot make the directory {} for the report (--report)", parent.display())
@@ -67,19 +70,32 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
     if report_path.is_dir() {
         bail!("--report {} is a directory; give a file", report_path.display());
     }
-    let create_trace = |path: &PathBuf| {
-        TraceFile::create(path)
-            .with_context(|| format!("--trace {} cannot be written", path.display()))
-    };
-    let trace = args.trace.as_ref().map(create_trace).transpose()?;
+    if let Some(path) = &args.trace {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        if path.is_dir() || parent.is_some_and(|parent| !parent.is_dir()) {
+            bail!(
+                "--trace {} cannot be written: give a file in a directory that is there",
+                path.display()
+            );
+        }
+    }
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // A second signal ends the process at once; the state survives that too.
         signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&interrupted))?;
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+        // SAFETY: the handler makes one system call, which is allowed in a signal handler.
+        unsafe { signal_hook::low_level::register(signal, say_that_it_stops)? };
     }
     let machine = predict::executor(&args, options.drives.len())?;
     let mut trainer = open(options)?;
+    warn_of_idle_drives(&trainer);
+    // What is there is kept until the run is certain.
+    let create_trace = |path: &PathBuf| {
+        TraceFile::create(path)
+            .with_context(|| format!("--trace {} cannot be written", path.display()))
+    };
+    let trace = args.trace.as_ref().map(create_trace).transpose()?;
     let mut predicted = None;
     let virtual_time = args.device == Some(DeviceKind::Virtual);
     if let Some(machine) = machine {
@@ -155,7 +171,7 @@ pub fn run(args: TrainArgs) -> Result<ExitCode> {
     let system = run.trainer.options().offload.system.name();
     let title = format!("{} parameters, {system}", run.trainer.parameters());
     picture::draw(&out.join("run.svg"), run.metrics.lines(), &title)?;
-    run.conclude(&args, &report, &report_path, &out, stopped)?;
+    run.conclude(&args, &report, &report_path, &out, stopped, &interrupted)?;
     Ok(if stopped { ExitCode::from(130) } else { ExitCode::SUCCESS })
 }
 
@@ -258,6 +274,7 @@ impl Run {
         report_path: &std::path::Path,
         out: &std::path::Path,
         stopped: bool,
+        interrupted: &AtomicBool,
     ) -> Result<()> {
         let mut text = format!("{}\n\n", report::tables(report, &self.usage));
         let lines = self.metrics.lines();
@@ -290,7 +307,7 @@ impl Run {
         let digest = report["state_digest"].as_str().unwrap_or_default();
         writeln!(text, "state digest  {digest}")?;
         if !stopped {
-            self.sample(args, &mut text)?;
+            self.sample(args, &mut text, interrupted)?;
         }
         if let (true, Some(fabric)) = (self.virtual_time, &args.fabric) {
             writeln!(text, "clock         virtual: all seconds are those of the fabric {fabric}")?;
@@ -321,7 +338,7 @@ impl Run {
 
 impl Run {
     /// What the trained model writes.
-    fn sample(&self, args: &TrainArgs, text: &mut String) -> Result<()> {
+    fn sample(&self, args: &TrainArgs, text: &mut String, interrupted: &AtomicBool) -> Result<()> {
         let pretrained = matches!(self.trainer.options().model, ModelSource::Pretrained(_));
         let tokens = args.sample.unwrap_or(if pretrained { 50 } else { 200 });
         let numbers = matches!(self.trainer.vocabulary(), Vocabulary::Numbers);
@@ -329,10 +346,11 @@ impl Run {
             return Ok(());
         }
         let tokens = u32::try_from(tokens).context("--sample is too large")?;
+        let stop = || interrupted.load(Relaxed);
         let options = GenerateOptions { tokens, ..GenerateOptions::default() };
         let usual = (!pretrained).then_some("def ");
         let prompt = args.prompt.as_deref().or(usual);
-        let (prompt, sample) = self.trainer.generate(prompt, &options)?;
+        let (prompt, sample) = self.trainer.generate(prompt, &options, &stop)?;
         let sample = format!("{prompt}{sample}").replace('\n', "\n              ");
         writeln!(text, "sample        {sample}")?;
         Ok(())
@@ -434,6 +452,27 @@ fn progress_bar(args: &TrainArgs, trainer: &Trainer) -> Option<ProgressBar> {
         }
         bar
     })
+}
+
+/// Says that a signal was heard, since a step may take long. Runs in a signal handler.
+fn say_that_it_stops() {
+    const TEXT: &str =
+        "\nstopping after this step; once more to stop at once (the state survives that)\n";
+    // SAFETY: writes bytes that live for ever to standard error.
+    unsafe { libc::write(libc::STDERR_FILENO, TEXT.as_ptr().cast(), TEXT.len()) };
+}
+
+/// Says which drives have nothing to do.
+fn warn_of_idle_drives(trainer: &Trainer) {
+    let layout = trainer.engine().layout();
+    for (number, path) in trainer.options().drives.iter().enumerate() {
+        if layout.on_drive(number as u32).is_empty() {
+            tracing::warn!(
+                "drive {number} ({}) holds nothing: there are fewer parts than drives; use a smaller --subgroup-size or fewer drives",
+                path.display()
+            );
+        }
+    }
 }
 
 /// What is about to run, and what it takes.

@@ -77,7 +77,7 @@ impl FromStr for FaultRule {
             "kill" => FaultAction::Kill,
             _ => return Err(invalid()),
         };
-        let nth = nth.parse().map_err(|_| invalid())?;
+        let nth = nth.parse().ok().filter(|&nth| nth > 0).ok_or_else(invalid)?;
         Ok(Self { operation, nth, file: file.to_owned(), action })
     }
 }

@@ -11,7 +11,8 @@ use super::journal::RecordKind;
 use super::open::{Loaded, load};
 use super::read::StoredArray;
 use super::reader::StateReader;
-use super::superblock::GradientFormat;
+use super::recovery::Recovered;
+use super::superblock::{GradientFormat, StateSpec};
 use crate::error::{Error, Result};
 use crate::io::{IoEngine, IoOptions};
 use crate::layout::Layout;
@@ -87,11 +88,23 @@ pub fn stored_layout(dirs: &[PathBuf]) -> Result<Layout> {
     Ok(loaded.stores[0].spec().layout.clone())
 }
 
+/// Where the run in `dirs` stands, if `expected` can go on with it: what [`super::open`] would say, without a change.
+///
+/// # Errors
+/// As [`super::open`].
+pub fn check(dirs: &[PathBuf], expected: &StateSpec) -> Result<Recovered> {
+    Ok(load_at_rest(dirs, Some(expected))?.recovered().clone())
+}
+
 pub(super) fn at_rest(dirs: &[PathBuf]) -> Result<Loaded> {
+    load_at_rest(dirs, None)
+}
+
+fn load_at_rest(dirs: &[PathBuf], expected: Option<&StateSpec>) -> Result<Loaded> {
     let engines = (0..dirs.len())
         .map(|drive| IoEngine::start(&format!("drive{drive}"), &IoOptions::default()))
         .collect::<Result<Vec<Arc<IoEngine>>>>()?;
-    load(dirs, engines, None, Durability::Power, false)
+    load(dirs, engines, expected, Durability::Power, false)
 }
 
 /// Describes the drives in `dirs`.

@@ -42,7 +42,7 @@ pub use files::MetadataBytes;
 pub use geometry::{bytes_on_drive, spare_slots};
 pub use gradients::{GradientInfo, ResidualInfo};
 pub use inspect::{
-    DriveReport, Finding, StateReport, digest, digest_of, inspect, stored_layout, verify,
+    DriveReport, Finding, StateReport, check, digest, digest_of, inspect, stored_layout, verify,
 };
 pub use journal::{RecordKind, StepRecord};
 pub use open::open;

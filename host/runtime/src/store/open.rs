@@ -339,7 +339,7 @@ fn check_spec(dir: &Path, stored: &StateSpec, expected: &StateSpec) -> Result<()
     }
     if stored.gradients != expected.gradients {
         return differs(format!(
-            "the run stores gradients as {:?}, not {:?} (--system, --gradient-dtype, --topk-keep)",
+            "the run stores gradients as {}, not {} (--system, --gradient-dtype, --topk-keep)",
             stored.gradients, expected.gradients
         ));
     }

@@ -71,6 +71,15 @@ pub enum GradientFormat {
     },
 }
 
+impl std::fmt::Display for GradientFormat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Dense { dtype } => write!(f, "{}", dtype.name()),
+            Self::TopK { keep, values } => write!(f, "the largest {keep} in {}", values.name()),
+        }
+    }
+}
+
 /// What a run stores on its drives; the same for all of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateSpec {

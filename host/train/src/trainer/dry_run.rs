@@ -3,14 +3,14 @@
 use std::os::unix::fs::MetadataExt;
 
 use nearfield_runtime::io::{BlockDevice, free_bytes};
-use nearfield_runtime::store::{holds_state, state_bytes, stored_layout};
+use nearfield_runtime::store::{check, holds_state, state_bytes, stored_layout};
 use nearfield_runtime::types::DType;
 use nearfield_techniques::offload::{ActivationPlace, Blueprint, DeviceChoice, WeightsPlace};
 
-use super::options::TrainOptions;
+use super::options::{Identity, TrainOptions};
 use super::rehearsal::{Rehearsal, rehearse};
 use super::start::Start;
-use super::{flat_model, unit_shapes, vocabulary};
+use super::{flat_model, recorded, unit_shapes, vocabulary};
 use crate::data::{Corpus, Format, Vocabulary};
 use crate::error::{Error, Result};
 use crate::memory;
@@ -55,6 +55,8 @@ pub struct DryRun {
     pub available: Option<u64>,
     /// By drive.
     pub drives: Vec<DriveNeed>,
+    /// Iterations that the run has done already which is to be continued.
+    pub continued: Option<u64>,
 }
 
 impl DryRun {
@@ -86,10 +88,21 @@ impl DryRun {
         };
         let units = unit_shapes(options, &model);
         let drives = options.drives.len() as u32;
-        let blueprint = if options.resume {
+        // Shares of drives may have been measured when the run began: what counts is what is there.
+        let blueprint = if options.resume && !options.offload.drive_weights.is_empty() {
             Blueprint::with_layout(stored_layout(&options.drives)?, &options.offload, &units)?
         } else {
             Blueprint::new(&options.offload, &flat_model(&model)?, drives, &units)?
+        };
+        let continued = if options.resume {
+            let recovered = check(&options.drives, blueprint.spec())?;
+            let stored = recorded(&recovered.blob)?.identity;
+            // Text is cut into tokens when the run starts; only then it has a digest.
+            let digest = corpus.as_ref().map_or(stored.data(), |corpus| corpus.digest());
+            Identity::new(options, architecture.clone(), digest.to_owned()).check(&stored)?;
+            Some(recovered.iteration)
+        } else {
+            None
         };
         let needs = options.drives.iter().enumerate().map(|(drive, path)| {
             let file_system = std::fs::metadata(path).map_err(|error| {
@@ -122,6 +135,7 @@ impl DryRun {
             // What this process has taken is taken again by the run.
             available: available.map(|bytes| bytes + resident),
             drives: needs,
+            continued,
         })
     }
 
@@ -134,6 +148,11 @@ impl DryRun {
     pub fn obstacles(&self, options: &TrainOptions) -> Vec<String> {
         let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
         let mut obstacles = Vec::new();
+        if let Some(done) = self.continued.filter(|&done| done >= options.iterations) {
+            obstacles.push(format!(
+                "the run has done {done} iterations already: give more --steps to continue it"
+            ));
+        }
         for (number, (need, path)) in self.drives.iter().zip(&options.drives).enumerate() {
             if need.occupied {
                 obstacles.push(format!(

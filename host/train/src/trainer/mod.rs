@@ -259,7 +259,7 @@ impl Trainer {
         BatchPlan { seed, sequences: batch, accumulate, seq }
     }
 
-    /// Continues `prompt`, or the beginning of the data, with the current weights. Returns both.
+    /// Continues `prompt`, or the beginning of the data, with the current weights, until `stop` says so. Returns both.
     ///
     /// # Errors
     /// What the model or the tokenizer reports.
@@ -267,6 +267,7 @@ impl Trainer {
         &self,
         prompt: Option<&str>,
         options: &GenerateOptions,
+        stop: &dyn Fn() -> bool,
     ) -> Result<(String, String)> {
         /// Tokens of the data that are continued.
         const TOKENS: usize = 16;
@@ -286,7 +287,7 @@ impl Trainer {
             }
         };
         let allowed = self.vocabulary.size();
-        let added = generate(&self.model, &*self.weights(), &tokens, allowed, options)?;
+        let added = generate(&self.model, &*self.weights(), &tokens, allowed, options, stop)?;
         let prompt = match prompt {
             Some(prompt) => prompt.to_owned(),
             None => self.vocabulary.decode(&tokens)?,

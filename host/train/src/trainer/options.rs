@@ -216,6 +216,11 @@ impl Identity {
         }
     }
 
+    /// Digest of the data.
+    pub fn data(&self) -> &str {
+        &self.text
+    }
+
     /// The model.
     pub fn model(&self) -> &Architecture {
         &self.model

@@ -9,6 +9,7 @@ use nearfield_techniques::offload::plan::{Action, Plan};
 use nearfield_techniques::offload::{
     ActivationPlace, Blueprint, ModelWork, OffloadOptions, System, WeightSource, WeightsPlace,
 };
+use parking_lot::{Condvar, Mutex};
 
 use super::options::TrainOptions;
 use super::work::MicroBatch;
@@ -21,9 +22,12 @@ use crate::model::{Architecture, Model, Windows, parse_device};
 /// Blocks that are rehearsed: two whose weights are on the device, and one before them.
 const BLOCKS: u32 = 3;
 /// Times that they are, at least and at most: memory comes to rest after some.
-const TIMES: (usize, usize) = (2, 6);
+const TIMES: (usize, usize) = (2, 10);
 /// Time after which only what must be done is.
 const ENOUGH: Duration = Duration::from_secs(8);
+
+/// Longest time that gradients wait for a unit.
+const LATEST: Duration = Duration::from_secs(60);
 
 /// What computing takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -86,6 +90,8 @@ pub(super) fn rehearse(options: &TrainOptions, architecture: &Architecture) -> R
                 None,
             ),
             width: model.dtype().bytes(),
+            done: Mutex::new(usize::MAX),
+            changed: Condvar::new(),
         };
         let timeline = executor.run(&plan.graph, &work)?;
         let of = |backward: bool| {
@@ -125,6 +131,23 @@ struct Few<'a> {
     micro: MicroBatch<'a>,
     /// Bytes of a weight.
     width: u64,
+    /// The last unit that has run backward.
+    done: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Few<'_> {
+    /// Waits until the unit before `unit` has run backward: the latest that gradients can leave, where drives are slow.
+    fn leave_late(&self, unit: usize) {
+        let mut done = self.done.lock();
+        // Long enough for any unit; a rehearsal must not hang.
+        let end = Instant::now() + LATEST;
+        while unit > 0 && *done >= unit {
+            if self.changed.wait_until(&mut done, end).timed_out() {
+                return;
+            }
+        }
+    }
 }
 
 impl Work for Few<'_> {
@@ -132,10 +155,18 @@ impl Work for Few<'_> {
         match self.plan.actions[task.id.index()] {
             Action::LoadUnit { unit, backward, .. } => self.micro.load(unit, backward, self),
             Action::Offload { unit, part, .. } => {
+                self.leave_late(unit);
                 let run = self.blueprint.layout.parts[part];
                 self.micro.offload(unit, run.start, run.elements, &mut |_, _| Ok(()))
             }
-            action => self.micro.compute(action),
+            action => {
+                let computed = self.micro.compute(action);
+                if let Action::Backward { unit } = action {
+                    *self.done.lock() = unit;
+                    self.changed.notify_all();
+                }
+                computed
+            }
         }
     }
 }
