@@ -96,6 +96,46 @@ fn a_torch_run_and_a_run_here_continue_each_other() {
 }
 
 #[test]
+fn a_state_is_imported_and_the_run_that_goes_on_chooses_its_own_options() {
+    let root = made();
+    let place = Place::new();
+    let model = root.join("qwen3");
+    let whole = run(&place, &model, 10, "");
+    let (begun, file) = (place.path("begun"), place.path("begun.pt"));
+    python(&["steps", text(root), text(&model), "0", "5", text(&begun)]);
+    let import = |model: &Path, file: &Path, more: &str| {
+        let mut arguments = vec!["import", "--model", text(model), "--optimizer", text(file)];
+        arguments.extend("--subgroup-size 9000".split(' ').chain(more.split_whitespace()));
+        state(&arguments, &drives(&place))
+    };
+    // Nothing that is there is replaced unasked, or by what cannot be used.
+    failed_with(&import(&begun, &file, ""), &["--overwrite"]);
+    let adagrad = import(&begun, &file, "--overwrite --update-rule adagrad");
+    failed_with(&adagrad, &["adamw or adam", "adagrad"]);
+    failed_with(&import(&begun, &file, "--overwrite --system memory"), &["memory", "su+o"]);
+    failed_with(&import(&begun, &file, "--overwrite --moment-dtype fp16"), &["--moment-dtype"]);
+    failed_with(&import(&root.join("gpt2"), &file, "--overwrite"), &["begun.pt"]);
+    let kept = run(&place, &model, 10, "--resume");
+    assert_eq!(kept["state_digest"], whole["state_digest"]);
+    // What has come in goes out and comes in again, to the bit.
+    let shown = succeeded(&import(&begun, &file, "--overwrite"));
+    assert!(shown.contains("after step 5"), "{shown}");
+    let again = place.path("again.safetensors");
+    succeeded(&state(&["export", "--optimizer", text(&again)], &drives(&place)));
+    assert_eq!(succeeded(&import(&begun, &again, "--overwrite")), shown);
+    // The run that goes on says what it is, and from then on it is that run's.
+    fs::remove_dir_all(place.path("out")).unwrap();
+    let tokens = root.join("tokens.npy");
+    let go_on = "--resume --order sequential --steps 10 --sample 0";
+    let planned = succeeded(&place.train(&begun, &tokens, &format!("{go_on} --dry-run")));
+    assert!(planned.contains("after iteration 5 of 10"), "{planned}");
+    let continued = run(&place, &begun, 10, "--resume");
+    close(&losses(&whole)[5..], &losses(&continued));
+    let other = place.train(&begun, &tokens, &format!("{go_on} --seed 9"));
+    failed_with(&other, &["--seed 0, not 9"]);
+}
+
+#[test]
 fn a_model_of_ones_own_is_exported_from_drives_alone_and_moments_may_be_short() {
     let root = made();
     let place = Place::new();

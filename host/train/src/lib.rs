@@ -11,6 +11,7 @@ pub mod data;
 pub mod error;
 pub mod exchange;
 pub mod generate;
+pub mod import;
 pub mod measure;
 pub mod memory;
 pub mod model;

@@ -41,6 +41,47 @@ pub struct NewLayout {
     pub overwrite: bool,
 }
 
+impl NewLayout {
+    /// Makes a state of `contents`, which are the options of a run that tell what its state is made of; returns its digest.
+    pub(crate) fn lay_out(
+        &self,
+        drives: &[PathBuf],
+        contents: OffloadOptions,
+        list: &TensorList,
+        record: &StepRecord,
+        initial: &dyn InitialState,
+    ) -> Result<String> {
+        let options = OffloadOptions {
+            system: self.system,
+            placement: self.placement,
+            subgroup_elements: self.subgroup_elements,
+            overlap_update: self.overlap_update,
+            weights: WeightsPlace::Drive,
+            ..contents
+        };
+        if !options.system.on_drives() {
+            return Err(Error::Invalid(format!(
+                "--system {} keeps no state on drives; name the system that will go on with it, for example su+o",
+                options.system.name()
+            )));
+        }
+        options.validate()?;
+        let config = EngineConfig {
+            options,
+            drives: drives.to_vec(),
+            io: IoOptions::default(),
+            durability: Durability::Power,
+            device: DeviceChoice::Software,
+            threads: 1,
+            lock_memory: false,
+            units: Vec::new(),
+        };
+        let model = FlatModel::new(flat_tensors(list))?;
+        let engine = OffloadEngine::create(&config, model, self.overwrite, record, initial)?;
+        Ok(engine.digest()?)
+    }
+}
+
 impl SavedRun {
     /// Opens the drives of a run of `nearfield train`, in any order.
     ///
@@ -147,28 +188,12 @@ impl SavedRun {
                     .into(),
             ));
         }
-        let options = OffloadOptions {
-            system: layout.system,
+        let contents = OffloadOptions {
             optimizer: self.reader.optimizer(),
-            placement: layout.placement,
-            subgroup_elements: layout.subgroup_elements,
             gradient_dtype,
             moment_dtype: self.reader.moments(),
             topk_keep,
-            overlap_update: layout.overlap_update,
-            weights: WeightsPlace::Drive,
             ..OffloadOptions::default()
-        };
-        options.validate()?;
-        let config = EngineConfig {
-            options,
-            drives: drives.to_vec(),
-            io: IoOptions::default(),
-            durability: Durability::Power,
-            device: DeviceChoice::Software,
-            threads: 1,
-            lock_memory: false,
-            units: Vec::new(),
         };
         let record = StepRecord {
             iteration: self.reader.iteration(),
@@ -177,9 +202,7 @@ impl SavedRun {
             groups: self.reader.groups(),
             blob: self.reader.blob().to_vec(),
         };
-        let model = FlatModel::new(flat_tensors(&self.list))?;
-        let engine = OffloadEngine::create(&config, model, layout.overwrite, &record, self)?;
-        let after = engine.digest()?;
+        let after = layout.lay_out(drives, contents, &self.list, &record, self)?;
         if after != before {
             return Err(Error::Invalid(format!(
                 "the copy has the digest {after}, the original {before}; check the memory of this machine"

@@ -1,5 +1,7 @@
 //! `nearfield state`: looks at drives at rest, and moves what they hold.
 
+mod import;
+mod layout;
 mod transfer;
 
 use std::path::PathBuf;
@@ -21,6 +23,8 @@ pub enum StateCommand {
     Digest(Drives),
     /// Write the model and the optimizer's state for others: Hugging Face, torch.optim.AdamW, safetensors
     Export(transfer::ExportArgs),
+    /// Make the state of a run from a model and the state of torch.optim.AdamW; nearfield train --resume goes on with it
+    Import(import::ImportArgs),
     /// Copy the state of all drives into one directory: atomic, verified, sharing blocks where the file system can
     Snapshot(transfer::SnapshotArgs),
     /// Bring a snapshot back to drives, the same number or another
@@ -46,6 +50,7 @@ pub fn run(command: &StateCommand) -> Result<()> {
         StateCommand::Inspect(drives) => inspect(drives),
         StateCommand::Verify(drives) => verify(drives),
         StateCommand::Export(args) => transfer::export(args),
+        StateCommand::Import(args) => import::import(args),
         StateCommand::Snapshot(args) => transfer::snapshot(args),
         StateCommand::Restore(args) => transfer::restore(args),
         StateCommand::Repartition(args) => transfer::repartition(args),

@@ -86,6 +86,9 @@ fn print(
         model.hidden,
         dry.parameters
     );
+    if let Some(done) = dry.continued {
+        println!("continues     after iteration {done} of {}", options.iterations);
+    }
     match &dry.corpus {
         Some(corpus) => println!(
             "data          {} tokens in {} files, order {}",

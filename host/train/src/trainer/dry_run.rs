@@ -7,10 +7,11 @@ use nearfield_runtime::store::{check, holds_state, state_bytes, stored_layout};
 use nearfield_runtime::types::DType;
 use nearfield_techniques::offload::{ActivationPlace, Blueprint, DeviceChoice, WeightsPlace};
 
-use super::options::{Identity, TrainOptions};
+use super::options::TrainOptions;
+use super::recorded::{Identity, recorded};
 use super::rehearsal::{Rehearsal, rehearse};
 use super::start::Start;
-use super::{flat_model, recorded, unit_shapes, vocabulary};
+use super::{flat_model, unit_shapes, vocabulary};
 use crate::data::{Corpus, Format, Vocabulary};
 use crate::error::{Error, Result};
 use crate::memory;
@@ -72,7 +73,7 @@ impl DryRun {
         tch::set_num_threads(options.threads as i32);
         let dtype = options.offload.weights_dtype;
         let model = Model::new(architecture.clone(), options.seq, dtype, device)?;
-        Start::open(options, model.tensors())?;
+        Start::of(options, model.tensors())?;
         let vocabulary = vocabulary(options, config.as_ref())?;
         let format = options.corpus.resolved_format()?;
         let cut = match vocabulary {
@@ -96,10 +97,10 @@ impl DryRun {
         };
         let continued = if options.resume {
             let recovered = check(&options.drives, blueprint.spec())?;
-            let stored = recorded(&recovered.blob)?.identity;
+            let owner = recorded(&recovered.blob)?.owner;
             // Text is cut into tokens when the run starts; only then it has a digest.
-            let digest = corpus.as_ref().map_or(stored.data(), |corpus| corpus.digest());
-            Identity::new(options, architecture.clone(), digest.to_owned()).check(&stored)?;
+            let digest = corpus.as_ref().map(Corpus::digest).or(owner.data()).unwrap_or_default();
+            Identity::new(options, architecture.clone(), digest.to_owned()).check(&owner)?;
             Some(recovered.iteration)
         } else {
             None

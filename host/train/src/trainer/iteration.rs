@@ -8,8 +8,9 @@ use nearfield_runtime::timeline::Timeline;
 use nearfield_runtime::types::HyperParameters;
 use nearfield_techniques::offload::plan::gradient::MicroStep;
 
+use super::Trainer;
+use super::recorded::{Owner, Recorded, record};
 use super::work::MicroBatch;
-use super::{Recorded, Trainer, record};
 use crate::error::{Error, Result};
 use crate::scaler::combined_unscale;
 
@@ -214,8 +215,8 @@ impl Trainer {
         }
         let skipped = self.skipped + u64::from(report.skipped);
         let recorded = Recorded {
-            identity: self.identity.clone(),
-            scaler: self.scaler.state(),
+            owner: Owner::Run(self.identity.clone()),
+            scaler: Some(self.scaler.state()),
             skipped,
             // JSON has no infinity; a skipped iteration may have no loss.
             loss: Some(if not_a_loss { f64::MAX } else { report.loss }),

@@ -3,6 +3,7 @@
 mod dry_run;
 mod iteration;
 mod options;
+mod recorded;
 mod rehearsal;
 mod start;
 mod work;
@@ -13,40 +14,27 @@ use std::sync::Arc;
 
 use nearfield_runtime::exec::Executor;
 use nearfield_runtime::graph::Traffic;
-use nearfield_runtime::store::StepRecord;
-use nearfield_runtime::types::HyperParameters;
 use nearfield_techniques::offload::plan::gradient::UnitShape;
 use nearfield_techniques::offload::{
     EngineConfig, FlatModel, OffloadEngine, TensorRun, WeightSource,
 };
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 
 pub use dry_run::{DriveNeed, DryRun};
 pub use iteration::{GraphKind, IterationReport};
 pub use options::{ModelSource, TrainOptions};
+pub(crate) use recorded::{imported, recorded_model};
 pub use rehearsal::Rehearsal;
+pub(crate) use start::Start;
 
 use crate::checkpoint::{Config, SaveOptions, Writer, to_config};
 use crate::data::{BatchPlan, Corpus, Format, Vocabulary};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::generate::{GenerateOptions, generate};
 use crate::model::{Architecture, Model, TensorInfo, TensorList, Unit, UnitPlan, parse_device};
-use crate::scaler::{Scaler, ScalerState};
-use options::Identity;
-use start::Start;
+use crate::scaler::Scaler;
+use recorded::{Identity, Owner, Recorded, record, recorded};
 use work::Accumulators;
-
-/// State of the trainer after an iteration, as recorded with it on the drives.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Recorded {
-    identity: Identity,
-    scaler: ScalerState,
-    skipped: u64,
-    /// Loss of the iteration, where one was run.
-    #[serde(default)]
-    loss: Option<f64>,
-}
 
 /// A training run.
 pub struct Trainer {
@@ -96,8 +84,7 @@ impl Trainer {
         tch::set_num_threads(options.threads as i32);
         let vocab = architecture.vocab;
         let model = Model::new(architecture, options.seq, options.offload.weights_dtype, device)?;
-        let start =
-            if options.resume { None } else { Some(Start::open(&options, model.tensors())?) };
+        let start = if options.resume { None } else { Some(Start::of(&options, model.tensors())?) };
         let vocabulary = vocabulary(&options, config.as_ref())?;
         let corpus = Corpus::load(&options.corpus, &vocabulary, options.seq, vocab, progress)?;
         if let Some(start) = &start {
@@ -122,15 +109,17 @@ impl Trainer {
             None => {
                 let (engine, recovered) = OffloadEngine::resume(&engine_config, flat)?;
                 let recorded = recorded(&recovered.blob)?;
-                identity.check(&recorded.identity)?;
-                scaler = Scaler::restore(options.loss_scale, recorded.scaler)?;
+                identity.check(&recorded.owner)?;
+                if let Some(state) = recorded.scaler {
+                    scaler = Scaler::restore(options.loss_scale, state)?;
+                }
                 let loss = recorded.loss;
                 (engine, recovered.iteration, recorded.skipped, loss)
             }
             Some(start) => {
                 let recorded = Recorded {
-                    identity: identity.clone(),
-                    scaler: scaler.state(),
+                    owner: Owner::Run(identity.clone()),
+                    scaler: Some(scaler.state()),
                     skipped: 0,
                     loss: None,
                 };
@@ -322,33 +311,6 @@ impl Trainer {
     pub fn accumulator_bytes(&self) -> u64 {
         self.accumulators.as_ref().map_or(0, |_| 4 * self.parameters())
     }
-}
-
-fn record(
-    iteration: u64,
-    step: u64,
-    unscale: f32,
-    groups: Vec<HyperParameters>,
-    recorded: &Recorded,
-) -> Result<StepRecord> {
-    let blob = serde_json::to_vec(recorded).map_err(|error| {
-        Error::Invalid(format!("the trainer's state cannot be written: {error}"))
-    })?;
-    Ok(StepRecord { iteration, step, unscale, groups, blob })
-}
-
-/// The trainer's state, as recorded on the drives.
-fn recorded(blob: &[u8]) -> Result<Recorded> {
-    serde_json::from_slice(blob).map_err(|error| {
-        Error::Invalid(format!(
-            "the trainer's state on the drives cannot be read ({error}); they hold a run of another program"
-        ))
-    })
-}
-
-/// The model of a run, as recorded on its drives.
-pub(crate) fn recorded_model(blob: &[u8]) -> Result<Architecture> {
-    Ok(recorded(blob)?.identity.model().clone())
 }
 
 /// Tensors as the optimizer sees them: group 0 decays, group 1 does not.

@@ -6,7 +6,6 @@ use nearfield_runtime::io::IoOptions;
 use nearfield_runtime::store::Durability;
 use nearfield_runtime::types::{HyperParameters, THREADS_MAX};
 use nearfield_techniques::offload::{ActivationPlace, DeviceChoice, OffloadOptions, WeightsPlace};
-use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Config;
 use crate::data::CorpusOptions;
@@ -187,87 +186,4 @@ impl TrainOptions {
             gigabytes(total)
         )))
     }
-}
-
-/// What makes a run the same run: it must not change when it is resumed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Identity {
-    seed: u64,
-    batch: u32,
-    accumulate: u32,
-    dtype: String,
-    model: Architecture,
-    seq: u32,
-    threads: usize,
-    text: String,
-}
-
-impl Identity {
-    pub fn new(options: &TrainOptions, model: Architecture, text: String) -> Self {
-        Self {
-            seed: options.seed,
-            batch: options.batch,
-            accumulate: options.accumulate,
-            dtype: options.offload.weights_dtype.name().to_owned(),
-            model,
-            seq: options.seq,
-            threads: options.threads,
-            text,
-        }
-    }
-
-    /// Digest of the data.
-    pub fn data(&self) -> &str {
-        &self.text
-    }
-
-    /// The model.
-    pub fn model(&self) -> &Architecture {
-        &self.model
-    }
-
-    /// Names the first option that differs from the run's.
-    pub fn check(&self, stored: &Self) -> Result<()> {
-        let heads = |identity: &Self| identity.model.heads.to_string();
-        let pairs = [
-            ("--seed", self.seed.to_string(), stored.seed.to_string()),
-            ("--batch", self.batch.to_string(), stored.batch.to_string()),
-            ("--accumulate", self.accumulate.to_string(), stored.accumulate.to_string()),
-            ("--dtype", self.dtype.clone(), stored.dtype.clone()),
-            ("--heads", heads(self), heads(stored)),
-            ("the model", described(&self.model), described(&stored.model)),
-            ("--seq", self.seq.to_string(), stored.seq.to_string()),
-            ("--threads", self.threads.to_string(), stored.threads.to_string()),
-            (
-                "data (by its digest; see --data, --order, --packing)",
-                self.text.clone(),
-                stored.text.clone(),
-            ),
-        ];
-        for (name, own, stored) in pairs {
-            if own != stored {
-                return Err(Error::Invalid(format!(
-                    "the run on the drives has {name} {stored}, not {own}; resume it with the same, or start anew with --overwrite"
-                )));
-            }
-        }
-        if self.model != stored.model {
-            return Err(Error::Invalid(
-                "the run on the drives has a model with other options in its config.json; resume it with the same, or start anew \
-                 with --overwrite"
-                    .into(),
-            ));
-        }
-        Ok(())
-    }
-}
-
-fn described(model: &Architecture) -> String {
-    format!(
-        "{} of {} blocks, width {}, {} tokens",
-        model.family.name(),
-        model.layers,
-        model.hidden,
-        model.vocab
-    )
 }

@@ -1,5 +1,7 @@
 //! What a new run starts from.
 
+use std::path::Path;
+
 use nearfield_runtime::types::{Optimizer, Variable};
 use nearfield_techniques::offload::InitialState;
 
@@ -10,7 +12,7 @@ use crate::exchange::OptimizerState;
 use crate::model::TensorList;
 
 /// Weights, random or of a model, and the state of an optimizer that ran elsewhere.
-pub(super) struct Start<'a> {
+pub(crate) struct Start<'a> {
     list: &'a TensorList,
     seed: u64,
     checkpoint: Option<Checkpoint>,
@@ -18,25 +20,39 @@ pub(super) struct Start<'a> {
 }
 
 impl<'a> Start<'a> {
-    /// Opens what `options` name.
-    pub fn open(options: &TrainOptions, list: &'a TensorList) -> Result<Self> {
-        let checkpoint = match &options.model {
-            ModelSource::Pretrained(directory) => Some(Checkpoint::open(directory, list)?),
+    /// Opens what the options of a run name.
+    pub fn of(options: &TrainOptions, list: &'a TensorList) -> Result<Self> {
+        let pretrained = match &options.model {
+            ModelSource::Pretrained(directory) => Some(directory.as_path()),
             ModelSource::Scratch(_) => None,
         };
-        let optimizer = match &options.optimizer_state {
-            Some(path) => {
-                if !matches!(options.offload.optimizer, Optimizer::Adamw | Optimizer::Adam) {
-                    return Err(Error::Invalid(format!(
-                        "--optimizer-state is that of adamw or adam, but --optimizer is {}",
-                        options.offload.optimizer.name()
-                    )));
-                }
-                Some(OptimizerState::open(path, list)?)
-            }
-            None => None,
-        };
-        Ok(Self { list, seed: options.seed, checkpoint, optimizer })
+        let state = options.optimizer_state.as_deref();
+        Ok(Self {
+            seed: options.seed,
+            ..Self::open(pretrained, state, options.offload.optimizer, list)?
+        })
+    }
+
+    /// Opens the weights in a model's directory, and the state of an optimizer; the new one is `optimizer`.
+    ///
+    /// # Errors
+    /// Files that are not of this model, or not of that kind.
+    pub fn open(
+        pretrained: Option<&Path>,
+        state: Option<&Path>,
+        optimizer: Optimizer,
+        list: &'a TensorList,
+    ) -> Result<Self> {
+        let checkpoint =
+            pretrained.map(|directory| Checkpoint::open(directory, list)).transpose()?;
+        if state.is_some() && !matches!(optimizer, Optimizer::Adamw | Optimizer::Adam) {
+            return Err(Error::Invalid(format!(
+                "the state of an optimizer is that of adamw or adam, but the run's optimizer is {}",
+                optimizer.name()
+            )));
+        }
+        let state = state.map(|path| OptimizerState::open(path, list)).transpose()?;
+        Ok(Self { list, seed: 0, checkpoint, optimizer: state })
     }
 
     /// Reads everything once, so that a number that is none does not cost the state of an older run.
