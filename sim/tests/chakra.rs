@@ -11,7 +11,7 @@ use nearfield_sim::{Simulation, VirtualExecutor};
 use nearfield_techniques::offload::placement::layout;
 use nearfield_techniques::offload::plan::gradient::{self, MicroStep, UnitShape};
 use nearfield_techniques::offload::plan::update;
-use nearfield_techniques::offload::{FlatModel, OffloadOptions, System, Upstream};
+use nearfield_techniques::offload::{Expansion, FlatModel, OffloadOptions, System, Upstream};
 
 const ELEMENTS: u64 = 3_000_000;
 
@@ -22,6 +22,10 @@ fn graphs(system: System, upstream: Upstream) -> [Graph; 2] {
         upstream,
         subgroup_elements: 1 << 20,
         weights_dtype: DType::Bf16,
+        expansion: match upstream {
+            Upstream::Fp16Local => Expansion::Merged,
+            Upstream::Fp32Storage => Expansion::Separate,
+        },
         ..OffloadOptions::default()
     };
     let layout = layout(&FlatModel::single(ELEMENTS).unwrap(), &options, 2).unwrap();
@@ -74,6 +78,15 @@ fn steps_of_every_system_come_back_and_take_the_same_time() {
         }
     }
     // All kernels that a technique has are known to the reader.
-    let all = ["allocate", "cast", "decompress", "release", "topk", "update"];
+    let all = [
+        "allocate",
+        "cast",
+        "check_pairs",
+        "decompress",
+        "release",
+        "topk",
+        "update",
+        "update_topk",
+    ];
     assert_eq!(kernels, BTreeSet::from(all));
 }

@@ -9,7 +9,7 @@ use nearfield_techniques::model::ModelShape;
 use nearfield_techniques::offload::placement::layout;
 use nearfield_techniques::offload::plan::gradient::{self, MicroStep};
 use nearfield_techniques::offload::plan::update;
-use nearfield_techniques::offload::{Encoder, OffloadOptions, System, Upstream};
+use nearfield_techniques::offload::{Encoder, Expansion, OffloadOptions, System, Upstream};
 
 const SYSTEMS: [System; 4] = [System::Base, System::Su, System::SuO, System::SuOC];
 
@@ -35,6 +35,7 @@ impl Setting {
                 weights_dtype: DType::Fp16,
                 upstream: Upstream::Fp32Storage,
                 encoder: Encoder::Device,
+                expansion: Expansion::Separate,
                 gradient_overlap: false,
                 pieces: 1,
                 ..OffloadOptions::default()

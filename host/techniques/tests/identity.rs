@@ -4,6 +4,9 @@
 
 mod toy;
 
+use std::sync::Arc;
+
+use nearfield_hls::NativeKernels;
 use nearfield_runtime::device::SpeedLimits;
 use nearfield_runtime::types::{DType, Optimizer};
 use nearfield_techniques::offload::plan::formulas;
@@ -160,6 +163,41 @@ fn measured_bytes_equal_the_graph_and_the_formula() {
 }
 
 #[test]
+fn the_fpga_kernels_give_the_same_bits_as_those_of_the_processor() {
+    for system in [System::Su, System::SuO, System::SuOC] {
+        for moment_dtype in [DType::Fp32, DType::Bf16] {
+            for gradient_dtype in [DType::Fp32, DType::Fp16] {
+                if system == System::SuOC && gradient_dtype == DType::Fp16 {
+                    continue;
+                }
+                let options = OffloadOptions {
+                    moment_dtype,
+                    gradient_dtype,
+                    weights_dtype: DType::Fp16,
+                    topk_keep: 0.05,
+                    ..options(system)
+                };
+                let expected = toy::run(options.clone(), 2, 9_000, 3);
+                let root = tempfile::tempdir().unwrap();
+                let (model, units) = toy::model(9_000);
+                let directories = toy::directories(root.path(), 2);
+                let mut config = toy::config(options, directories, units.clone());
+                config.device = DeviceChoice::Emulated {
+                    kernels: Some(Arc::new(NativeKernels)),
+                    limits: SpeedLimits::default(),
+                    shared: None,
+                };
+                let record = toy::record(0, 1.0);
+                let mut engine =
+                    OffloadEngine::create(&config, model, false, &record, &toy::initial).unwrap();
+                toy::steps(&mut engine, &units, 3, 1.0).unwrap();
+                assert_eq!(toy::state(&engine), expected, "{system:?} {moment_dtype:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn an_emulated_device_gives_the_same_bits_and_keeps_to_its_limits() {
     let options = options(System::SuO);
     let expected = toy::run(options.clone(), 1, 9_000, 2);
@@ -168,7 +206,7 @@ fn an_emulated_device_gives_the_same_bits_and_keeps_to_its_limits() {
     let mut config = toy::config(options, toy::directories(root.path(), 1), units.clone());
     let (read, write, shared) = (40_000_000, 25_000_000, 50_000_000);
     let limits = SpeedLimits { media_read: Some(read), media_write: Some(write), internal: None };
-    config.device = DeviceChoice::Emulated { limits, shared: Some(shared) };
+    config.device = DeviceChoice::Emulated { kernels: None, limits, shared: Some(shared) };
     let mut engine =
         OffloadEngine::create(&config, model, false, &toy::record(0, 1.0), &toy::initial).unwrap();
     assert!(engine.describe().contains("emulated"));

@@ -6,8 +6,8 @@ use super::proto::CollectiveCommType;
 
 /// Names of kernels that graphs are made of. [`nearfield_runtime::graph::Op::Kernel`] has names of the program itself,
 /// so only these can be read.
-pub(super) const KERNELS: [&str; 6] =
-    ["allocate", "cast", "decompress", "release", "topk", "update"];
+pub(super) const KERNELS: [&str; 8] =
+    ["allocate", "cast", "check_pairs", "decompress", "release", "topk", "update", "update_topk"];
 
 /// The program's own copy of a kernel's name.
 pub(super) fn kernel(name: &str) -> Option<&'static str> {

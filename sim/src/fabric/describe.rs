@@ -150,7 +150,7 @@ impl Pipeline {
         let (elements, bytes) = (elements as f64, bytes as f64);
         let cycles = match name {
             // Reading, updating and writing take turns, a word a cycle each.
-            "update" => bytes / self.word_bytes.get(),
+            "update" | "update_topk" | "check_pairs" => bytes / self.word_bytes.get(),
             // The scatter's port is one element wide: a cycle for each zero, a cycle for each of the kept pairs.
             "decompress" => elements + (bytes - 4.0 * elements).max(0.0) / 12.0,
             _ => return None,

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nearfield_runtime::Result;
-use nearfield_runtime::codec::{TopK, kept, scatter};
+use nearfield_runtime::codec::{TopK, check_pairs, kept, scatter};
 use nearfield_runtime::exec::{Executor, ThreadedExecutor};
 use nearfield_runtime::graph::{GraphBuilder, Op, Place, Task};
 use nearfield_runtime::kernels::{
-    GradientRef, Isa, Moments, Scalars, Segment, WeightsOut, f32_to_f16, update,
+    Gradient, GradientRef, Isa, Moments, PairsRef, Scalars, Segment, WeightsOut, f32_to_f16, update,
 };
 use nearfield_runtime::memory::{Arena, Region};
 use nearfield_runtime::types::{HyperParameters, Optimizer};
@@ -58,8 +58,14 @@ impl Arrays {
         Ok(arrays)
     }
 
-    /// Updates the elements from `first` on.
-    fn update(&mut self, pool: &ThreadPool, first: usize, elements: usize) -> Result<()> {
+    /// Updates the elements from `first` on, with kept pairs instead of the gradient where there are any.
+    fn update(
+        &mut self,
+        pool: &ThreadPool,
+        first: usize,
+        elements: usize,
+        pairs: Option<PairsRef>,
+    ) -> Result<()> {
         let kind = Optimizer::Adamw;
         let scalars = Scalars::new(kind, &HyperParameters::default(), 10, 1.0);
         let segments = [Segment { elements, scalars }];
@@ -68,7 +74,10 @@ impl Arrays {
             m: Some(&mut self.m.as_f32_mut()[run.clone()]),
             v: Some(&mut self.v.as_f32_mut()[run.clone()]),
         };
-        let g = GradientRef::Fp32(&self.g.as_f32()[run.clone()]);
+        let g: Gradient = match pairs {
+            Some(pairs) => pairs.into(),
+            None => GradientRef::Fp32(&self.g.as_f32()[run.clone()]).into(),
+        };
         let p = &mut self.p.as_f32_mut()[run.clone()];
         let out = WeightsOut::Fp16(&mut self.copy.as_u16_mut()[run]);
         update(Some(pool), Isa::detect(), kind, &segments, g, p, moments, out, 0)?;
@@ -141,8 +150,14 @@ pub(super) fn measure(threads: usize) -> anyhow::Result<Host> {
         };
         add("cast", 4.0 + 2.0, seconds(elements, cast)?)?;
         // Bytes an element as the task graph counts them: states read and written, gradient, fp16 copy.
-        let plain = |first| arrays.update(&pool, first, elements);
+        let plain = |first| arrays.update(&pool, first, elements, None);
         add("update", 24.0 + 4.0 + 2.0, seconds(elements, plain)?)?;
+        let few = PairsRef::new(&indices, &values, 0, elements)?;
+        let sparse = |first| arrays.update(&pool, first, elements, Some(few));
+        let pair_bytes = 8.0 * pairs as f64 / elements as f64;
+        add("update_topk", 24.0 + 2.0 + pair_bytes, seconds(elements, sparse)?)?;
+        let check = |_| check_pairs(&indices, elements as u64);
+        add("check_pairs", 4.0 * pairs as f64 / elements as f64, seconds(elements, check)?)?;
         let expand = |first: usize| {
             let run = first..first + elements;
             scatter(&indices, &values, 0, &mut arrays.g.as_f32_mut()[run])

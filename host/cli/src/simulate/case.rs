@@ -11,8 +11,8 @@ use nearfield_sim::{Simulation, VirtualExecutor, chakra};
 use nearfield_techniques::model::ModelShape;
 use nearfield_techniques::offload::plan::gradient::UnitShape;
 use nearfield_techniques::offload::{
-    ActivationPlace, Blueprint, Encoder, FlatModel, OffloadOptions, Placement, System, Upstream,
-    WeightsPlace,
+    ActivationPlace, Blueprint, Encoder, Expansion, FlatModel, OffloadOptions, Placement, System,
+    Upstream, WeightsPlace,
 };
 
 /// What is simulated.
@@ -39,6 +39,7 @@ pub struct Case {
     pub pieces: u32,
     pub overlap_update: bool,
     pub encoder: Encoder,
+    pub expansion: Expansion,
     pub gradient_overlap: bool,
 }
 
@@ -67,6 +68,7 @@ impl Default for Case {
             pieces: options.pieces,
             overlap_update: options.overlap_update,
             encoder: options.encoder,
+            expansion: options.expansion,
             gradient_overlap: options.gradient_overlap,
         }
     }
@@ -128,6 +130,7 @@ impl Case {
             topk_keep: self.topk_keep,
             error_feedback: false,
             encoder: self.encoder,
+            expansion: self.expansion,
             gradient_overlap: self.gradient_overlap,
             tensor_parallel: self.gpus,
             pieces: self.pieces,

@@ -1,7 +1,7 @@
 //! How a step is put together.
 
 use nearfield_bench::values::named;
-use nearfield_techniques::offload::{Encoder, Placement, Upstream};
+use nearfield_techniques::offload::{Encoder, Expansion, Placement, Upstream};
 use serde::{Deserialize, Serialize};
 
 use super::case::Case;
@@ -49,13 +49,14 @@ impl Strategy {
     /// Sets the choices of `case`.
     pub fn apply(&self, case: &mut Case) {
         let paper = self.preset == Preset::Paper;
-        let (upstream, encoder) = if paper {
-            (Upstream::Fp32Storage, Encoder::Device)
+        let (upstream, encoder, expansion) = if paper {
+            (Upstream::Fp32Storage, Encoder::Device, Expansion::Separate)
         } else {
-            (Upstream::Fp16Local, Encoder::Host)
+            (Upstream::Fp16Local, Encoder::Host, Expansion::Merged)
         };
         case.upstream = self.upstream.unwrap_or(upstream);
         case.encoder = self.select_on.unwrap_or(encoder);
+        case.expansion = expansion;
         case.placement = self.placement.unwrap_or(Placement::EqualRr);
         case.pieces = self.pieces.unwrap_or(if paper { 1 } else { 4 });
         case.overlap_update = self.overlap_update.unwrap_or(false);

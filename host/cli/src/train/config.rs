@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use nearfield_hls::NativeKernels;
 use nearfield_runtime::device::SpeedLimits;
 use nearfield_runtime::io::{Faults, IoOptions};
 use nearfield_runtime::types::{DType, HyperParameters};
@@ -139,6 +140,7 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
     let device = match args.device.unwrap_or(DeviceKind::Software) {
         DeviceKind::Software | DeviceKind::Virtual => DeviceChoice::Software,
         DeviceKind::Emulated => DeviceChoice::Emulated {
+            kernels: Some(Arc::new(NativeKernels)),
             limits: SpeedLimits {
                 media_read: limit(args.limit_read),
                 media_write: limit(args.limit_write),

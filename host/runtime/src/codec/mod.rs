@@ -33,7 +33,7 @@ mod topk;
 pub use element::Element;
 pub use feedback::ErrorFeedback;
 pub use kept::kept;
-pub use pairs::{check_pairs, pairs_in, scatter};
+pub use pairs::{check_pairs, first_wrong_pair, pairs_in, scatter};
 pub use read_pass::read_pass;
 pub use topk::TopK;
 

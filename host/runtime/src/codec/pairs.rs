@@ -5,19 +5,38 @@ use std::ops::Range;
 use super::element::Element;
 use crate::error::{Error, Result};
 
+/// The first of `indices` that does not come after the one before it, or is not below `elements`.
+pub fn first_wrong_pair(indices: &[u32], elements: u64) -> Option<usize> {
+    // Counted without leaving early, so that the loop is vectorised: the pairs are almost always right.
+    let order = indices.windows(2).filter(|pair| pair[0] >= pair[1]).count();
+    let outside = indices.iter().filter(|&&index| u64::from(index) >= elements).count();
+    if order + outside == 0 {
+        return None;
+    }
+    let wrong = |place: usize| {
+        let before = place.checked_sub(1).and_then(|before| indices.get(before));
+        u64::from(indices[place]) >= elements || before.is_some_and(|&b| b >= indices[place])
+    };
+    (0..indices.len()).find(|&place| wrong(place))
+}
+
 /// Checks that `indices` ascend strictly and stay below `elements`.
 ///
 /// # Errors
 /// [`Error::Invalid`] with the first place that is out of order, a repetition, or out of range.
 pub fn check_pairs(indices: &[u32], elements: u64) -> Result<()> {
-    check_order(indices)?;
-    match indices.iter().position(|&index| u64::from(index) >= elements) {
-        None => Ok(()),
-        Some(place) => Err(Error::Invalid(format!(
-            "sparse gradient: index {} at pair {place} lies outside the subgroup of {elements} elements",
-            indices[place]
-        ))),
-    }
+    let Some(place) = first_wrong_pair(indices, elements) else { return Ok(()) };
+    let index = indices[place];
+    let what = match place.checked_sub(1).map(|before| indices[before]) {
+        Some(before) if before == index => {
+            "occurs twice; the pairs must ascend by index".to_owned()
+        }
+        Some(before) if before > index => {
+            "comes after a greater one; the pairs must ascend by index".to_owned()
+        }
+        _ => format!("lies outside the subgroup of {elements} elements"),
+    };
+    Err(Error::Invalid(format!("sparse gradient: index {index} at pair {place} {what}")))
 }
 
 /// The pairs of `indices`, which ascend, that belong to the elements `[first, first + elements)`.
@@ -42,28 +61,13 @@ pub fn scatter<T: Element>(indices: &[u32], values: &[T], first: u64, out: &mut 
             values.len()
         )));
     }
-    check_order(indices)?;
+    check_pairs(indices, u64::MAX)?;
     out.fill(T::default());
     let range = pairs_in(indices, first, out.len() as u64);
     for (&index, &value) in indices[range.clone()].iter().zip(&values[range]) {
         out[(u64::from(index) - first) as usize] = value;
     }
     Ok(())
-}
-
-fn check_order(indices: &[u32]) -> Result<()> {
-    // Counted without leaving early, so that the loop is vectorised: the order is almost always right.
-    let wrong = indices.windows(2).filter(|pair| pair[0] >= pair[1]).count();
-    if wrong == 0 {
-        return Ok(());
-    }
-    let place = indices.windows(2).position(|pair| pair[0] >= pair[1]).unwrap_or_default();
-    let (before, after) = (indices[place], indices[place + 1]);
-    let what = if before == after { "occurs twice" } else { "comes after a greater one" };
-    Err(Error::Invalid(format!(
-        "sparse gradient: index {after} at pair {} {what}; the pairs must ascend by index",
-        place + 1
-    )))
 }
 
 #[cfg(test)]

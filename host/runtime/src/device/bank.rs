@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, Mutex, RawRwLock, RwLock};
-use rayon::ThreadPool;
 
-use super::{BufferId, BufferRange, DecompressCall, LocalMemoryUse, UpdateCall};
-use crate::codec;
+use super::{
+    BufferId, BufferRange, CheckPairsCall, GradientBuffers, Kernels, Launch, LocalGradient,
+    LocalMemoryUse, PairsCheck, UpdateCall,
+};
 use crate::error::{Error, Result};
-use crate::kernels::{self, GradientRef, Isa, Moments, UpdateSums, WeightsOut};
+use crate::kernels::UpdateSums;
 use crate::memory::{Arena, Region};
-use crate::types::DType;
 
 type ReadGuard = ArcRwLockReadGuard<RawRwLock, Region>;
 type WriteGuard = ArcRwLockWriteGuard<RawRwLock, Region>;
@@ -121,17 +121,11 @@ impl BufferBank {
         }
     }
 
-    /// Runs the update kernel on buffers of this bank.
+    /// Runs an update kernel on buffers of this bank.
     ///
     /// # Errors
     /// Buffers in use or too short.
-    pub fn update(
-        &self,
-        call: &UpdateCall,
-        isa: Isa,
-        pool: Option<&ThreadPool>,
-    ) -> Result<UpdateSums> {
-        let elements = call.elements as usize;
+    pub fn update(&self, call: &UpdateCall, kernels: &dyn Kernels) -> Result<UpdateSums> {
         let mut param = self.write(call.param)?;
         let mut exp_avg = call.exp_avg.map(|buffer| self.write(buffer)).transpose()?;
         let mut exp_avg_sq = call.exp_avg_sq.map(|buffer| self.write(buffer)).transpose()?;
@@ -139,82 +133,42 @@ impl BufferBank {
             Some((buffer, dtype)) => Some((self.write(buffer)?, dtype)),
             None => None,
         };
-        let (gradient, dtype) = call.gradient;
-        let dense = self.read(gradient)?;
-        let short = || {
-            Error::Invalid(format!("{}: a buffer is shorter than {elements} elements", self.name))
-        };
-        let gradient = match dtype {
-            DType::Fp32 => GradientRef::Fp32(dense.as_f32().get(..elements).ok_or_else(short)?),
-            DType::Fp16 => GradientRef::Fp16(dense.as_u16().get(..elements).ok_or_else(short)?),
-            DType::Bf16 => GradientRef::Bf16(dense.as_u16().get(..elements).ok_or_else(short)?),
-        };
-        fn wide(guard: &mut Option<WriteGuard>, elements: usize) -> Option<Option<&mut [f32]>> {
-            match guard {
-                Some(guard) => guard.as_f32_mut().get_mut(..elements).map(Some),
-                None => Some(None),
+        let (dense, indices, values, bounds);
+        let gradient = match call.gradient {
+            GradientBuffers::Dense(buffer, dtype) => {
+                dense = self.read(buffer)?;
+                LocalGradient::Dense(&dense, dtype)
             }
-        }
-        fn bits(guard: &mut Option<WriteGuard>, elements: usize) -> Option<Option<&mut [u16]>> {
-            match guard {
-                Some(guard) => guard.as_u16_mut().get_mut(..elements).map(Some),
-                None => Some(None),
-            }
-        }
-        let moments = match call.moments {
-            DType::Bf16 => Moments::Bf16 {
-                m: bits(&mut exp_avg, elements).ok_or_else(short)?,
-                v: bits(&mut exp_avg_sq, elements).ok_or_else(short)?,
-                dither: call.dither,
-            },
-            _ => Moments::Fp32 {
-                m: wide(&mut exp_avg, elements).ok_or_else(short)?,
-                v: wide(&mut exp_avg_sq, elements).ok_or_else(short)?,
-            },
-        };
-        let out = match &mut weights {
-            None => WeightsOut::None,
-            Some((guard, DType::Fp32)) => {
-                WeightsOut::Fp32(guard.as_f32_mut().get_mut(..elements).ok_or_else(short)?)
-            }
-            Some((guard, DType::Fp16)) => {
-                WeightsOut::Fp16(guard.as_u16_mut().get_mut(..elements).ok_or_else(short)?)
-            }
-            Some((guard, DType::Bf16)) => {
-                WeightsOut::Bf16(guard.as_u16_mut().get_mut(..elements).ok_or_else(short)?)
+            GradientBuffers::Pairs { buffers, pairs } => {
+                indices = self.read(buffers.indices)?;
+                values = self.read(buffers.values)?;
+                bounds = self.read(buffers.bounds)?;
+                LocalGradient::Pairs { indices: &indices, values: &values, bounds: &bounds, pairs }
             }
         };
-        let param = param.as_f32_mut().get_mut(..elements).ok_or_else(short)?;
-        kernels::update(
-            pool,
-            isa,
-            call.optimizer,
-            call.segments,
+        kernels.update(Launch {
+            optimizer: call.optimizer,
+            segments: call.segments,
+            first_element: call.first_element,
+            elements: call.elements as usize,
             gradient,
-            param,
-            moments,
-            out,
-            call.first_element,
-        )
+            param: &mut param,
+            exp_avg: exp_avg.as_deref_mut(),
+            exp_avg_sq: exp_avg_sq.as_deref_mut(),
+            moments: call.moments,
+            dither: call.dither,
+            weights: weights.as_mut().map(|(buffer, dtype)| (&mut **buffer, *dtype)),
+        })
     }
 
-    /// Runs the kernel that expands kept pairs on buffers of this bank.
+    /// Checks kept pairs in buffers of this bank.
     ///
     /// # Errors
-    /// Buffers in use or too short, pairs that are unsorted or out of range.
-    pub fn decompress(&self, call: &DecompressCall) -> Result<()> {
-        let (indices, values) = (self.read(call.indices)?, self.read(call.values)?);
-        let mut dense = self.write(call.dense)?;
-        let pairs = call.pairs as usize;
-        let (Some(indices), Some(values), Some(dense)) = (
-            indices.as_u32().get(..pairs),
-            values.as_f32().get(..pairs),
-            dense.as_f32_mut().get_mut(..call.elements as usize),
-        ) else {
-            let name = &self.name;
-            return Err(Error::Invalid(format!("{name}: a buffer of the pairs is too short")));
-        };
-        codec::scatter(indices, values, call.first_element, dense)
+    /// Buffers in use or too short.
+    pub fn check_pairs(&self, call: &CheckPairsCall, kernels: &dyn Kernels) -> Result<PairsCheck> {
+        let indices = self.read(call.buffers.indices)?;
+        let mut bounds = self.write(call.buffers.bounds)?;
+        kernels.check_pairs(&indices, call.pairs, call.elements, &mut bounds)
     }
 
     fn find(&self, buffer: BufferId) -> Result<Arc<RwLock<Region>>> {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    BufferId, BufferRange, DecompressCall, DeviceDescription, LocalMemoryUse, NearStorageDevice,
-    SoftwareDevice, UpdateCall,
+    BufferId, BufferRange, CheckPairsCall, DeviceDescription, LocalMemoryUse, NearStorageDevice,
+    PairsCheck, SoftwareDevice, UpdateCall,
 };
 use crate::error::Result;
 use crate::graph::Traffic;
@@ -102,16 +102,12 @@ impl NearStorageDevice for EmulatedDevice {
         })
     }
 
-    fn decompress(&self, call: &DecompressCall) -> Result<()> {
-        self.inner.decompress(call)
+    fn check_pairs(&self, call: &CheckPairsCall) -> Result<PairsCheck> {
+        self.inner.check_pairs(call)
     }
 
     fn update(&self, call: &UpdateCall) -> Result<UpdateSums> {
         self.inner.update(call)
-    }
-
-    fn checksum(&self, range: BufferRange) -> Result<u64> {
-        self.inner.checksum(range)
     }
 
     fn local_to_host(&self, from: BufferRange, to: &mut [u8]) -> Result<()> {

@@ -3,16 +3,18 @@
 //! The verbs follow the split of NVMe Computational Programs and Subsystem Local Memory: allocate local
 //! memory, copy between storage and local memory, execute a kernel on local buffers, copy between local
 //! memory and the host. A device without such hardware plays the part with host memory
-//! ([`SoftwareDevice`]) at full or at limited speed ([`EmulatedDevice`]).
+//! ([`SoftwareDevice`]) at full or at limited speed ([`EmulatedDevice`]), with kernels of the CPU or others ([`Kernels`]).
 
 mod bank;
 mod counters;
 mod emulated;
+mod kernels;
 mod software;
 
 pub use bank::BufferBank;
 pub use counters::TrafficCounters;
 pub use emulated::{EmulatedDevice, SharedLink, SpeedLimits};
+pub use kernels::{CpuKernels, Kernels, Launch, LocalGradient};
 pub use software::{SoftwareDevice, SoftwareOptions};
 
 use crate::error::Result;
@@ -43,25 +45,62 @@ impl BufferRange {
     }
 }
 
-/// One launch of the kernel that expands kept pairs: a run of a subgroup's elements becomes dense, all that was not
-/// kept zero (Smart-Infinity, section 4.5).
-#[derive(Debug, Clone, Copy)]
-pub struct DecompressCall {
+/// Buffers of a compressed gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PairBuffers {
     /// `u32` indices from the start of the subgroup, ascending.
     pub indices: BufferId,
     /// fp32 values.
     pub values: BufferId,
-    /// Number of pairs of the whole subgroup.
-    pub pairs: u64,
-    /// Position of the run in its subgroup, in elements.
-    pub first_element: u64,
-    /// Elements of the run, padding included.
-    pub elements: u64,
-    /// Where the run goes, as fp32.
-    pub dense: BufferId,
+    /// Of the device's own, from the check of the pairs to their use; [`pair_bounds_bytes`] long.
+    pub bounds: BufferId,
 }
 
-/// One launch of the update kernel on a run of a subgroup's elements, each buffer holding that run from its
+/// Elements whose pairs one entry of a table of bounds finds.
+const BOUNDS_CHUNK: u64 = 65_536;
+
+/// Bytes of [`PairBuffers::bounds`] for a subgroup of `elements`: 4 for each chunk of 65 536 and 4 more, in whole words of
+/// 64.
+pub const fn pair_bounds_bytes(elements: u64) -> u64 {
+    (4 * (elements.div_ceil(BOUNDS_CHUNK) + 1)).next_multiple_of(64)
+}
+
+/// One launch of the kernel that checks kept pairs before they are used.
+#[derive(Debug, Clone, Copy)]
+pub struct CheckPairsCall {
+    /// Where they are.
+    pub buffers: PairBuffers,
+    /// Number of pairs of the subgroup.
+    pub pairs: u64,
+    /// Elements of the subgroup, padding included.
+    pub elements: u64,
+}
+
+/// What a look at the indices of kept pairs has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PairsCheck {
+    /// Checksum of the indices.
+    pub checksum: u64,
+    /// The first pair whose index does not ascend, or lies outside the subgroup. Such pairs must not be used.
+    pub first_wrong: Option<u64>,
+}
+
+/// Where an update finds its gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GradientBuffers {
+    /// All elements of the run, from the buffer's start, in a number format.
+    Dense(BufferId, DType),
+    /// Kept pairs of the whole subgroup; elements without one have a gradient of zero (Smart-Infinity, section 4.5). They
+    /// have been checked.
+    Pairs {
+        /// Where they are.
+        buffers: PairBuffers,
+        /// How many.
+        pairs: u64,
+    },
+}
+
+/// One launch of the update kernel on a run of a subgroup's elements, each buffer of state holding that run from its
 /// start (Smart-Infinity, section 5).
 #[derive(Debug, Clone, Copy)]
 pub struct UpdateCall<'a> {
@@ -73,8 +112,8 @@ pub struct UpdateCall<'a> {
     pub first_element: u64,
     /// Elements of the run, padding included.
     pub elements: u64,
-    /// The gradient, one element each, and its format.
-    pub gradient: (BufferId, DType),
+    /// The gradient.
+    pub gradient: GradientBuffers,
     /// Master weights, fp32.
     pub param: BufferId,
     /// First moments, if the rule keeps them.
@@ -139,23 +178,17 @@ pub trait NearStorageDevice: Send + Sync {
     /// As [`NearStorageDevice::storage_to_local`].
     fn local_to_storage(&self, from: BufferRange, file: &DriveFile, offset: u64) -> Result<()>;
 
-    /// Runs the kernel that expands kept pairs.
+    /// Checks the indices of kept pairs before they are used. Values are summed by [`NearStorageDevice::update`].
     ///
     /// # Errors
-    /// Buffers in use or too short, pairs that are unsorted or out of range.
-    fn decompress(&self, call: &DecompressCall) -> Result<()>;
+    /// Buffers in use or too short.
+    fn check_pairs(&self, call: &CheckPairsCall) -> Result<PairsCheck>;
 
     /// Runs the update kernel; returns checksums of all it read and wrote.
     ///
     /// # Errors
     /// Buffers in use or too short.
     fn update(&self, call: &UpdateCall) -> Result<UpdateSums>;
-
-    /// Position-weighted checksum of a buffer's content as 32-bit words.
-    ///
-    /// # Errors
-    /// A buffer in use or a range outside it.
-    fn checksum(&self, range: BufferRange) -> Result<u64>;
 
     /// Copies local memory to the host.
     ///

@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use rayon::ThreadPool;
-
 use super::{
-    BufferBank, BufferId, BufferRange, DecompressCall, DeviceDescription, LocalMemoryUse,
-    NearStorageDevice, TrafficCounters, UpdateCall,
+    BufferBank, BufferId, BufferRange, CheckPairsCall, DeviceDescription, Kernels, LocalMemoryUse,
+    NearStorageDevice, PairsCheck, TrafficCounters, UpdateCall,
 };
 use crate::error::{Error, Result};
 use crate::graph::{Direction, Op, Place, Traffic};
 use crate::io::{DriveFile, IoEngine};
-use crate::kernels::{self, Isa, UpdateSums};
+use crate::kernels::UpdateSums;
 use crate::memory::Arena;
 
 /// What a [`SoftwareDevice`] is made of.
@@ -21,10 +19,8 @@ pub struct SoftwareOptions {
     pub drive: u32,
     /// Local memory; best registered with the drive's engine.
     pub arena: Arc<Arena>,
-    /// Threads of the kernels, shared by all drives of a run; `None` runs kernels on the calling thread.
-    pub pool: Option<Arc<ThreadPool>>,
-    /// Instruction set of the kernels.
-    pub isa: Isa,
+    /// What computes.
+    pub kernels: Arc<dyn Kernels>,
 }
 
 /// The default device: local memory is host memory, kernels run on the CPU, storage is an [`IoEngine`].
@@ -33,17 +29,16 @@ pub struct SoftwareDevice {
     drive: u32,
     engine: Arc<IoEngine>,
     bank: BufferBank,
-    pool: Option<Arc<ThreadPool>>,
-    isa: Isa,
+    kernels: Arc<dyn Kernels>,
     counters: TrafficCounters,
 }
 
 impl SoftwareDevice {
     /// A device whose storage is `engine`.
     pub fn new(engine: Arc<IoEngine>, options: SoftwareOptions) -> Self {
-        let SoftwareOptions { drive, arena, pool, isa } = options;
+        let SoftwareOptions { drive, arena, kernels } = options;
         let bank = BufferBank::new(&format!("device of drive {drive}"), arena);
-        Self { drive, engine, bank, pool, isa, counters: TrafficCounters::default() }
+        Self { drive, engine, bank, kernels, counters: TrafficCounters::default() }
     }
 
     fn count_storage(&self, direction: Direction, other: Place, bytes: u64) {
@@ -96,18 +91,12 @@ impl NearStorageDevice for SoftwareDevice {
         Ok(())
     }
 
-    fn decompress(&self, call: &DecompressCall) -> Result<()> {
-        self.bank.decompress(call)
+    fn check_pairs(&self, call: &CheckPairsCall) -> Result<PairsCheck> {
+        self.bank.check_pairs(call, &*self.kernels)
     }
 
     fn update(&self, call: &UpdateCall) -> Result<UpdateSums> {
-        self.bank.update(call, self.isa, self.pool.as_deref())
-    }
-
-    fn checksum(&self, range: BufferRange) -> Result<u64> {
-        let buffer = self.bank.read(range.buffer)?;
-        let bounds = self.bank.bounds(range, buffer.len())?;
-        Ok(kernels::checksum(self.isa, &buffer[bounds], 0))
+        self.bank.update(call, &*self.kernels)
     }
 
     fn local_to_host(&self, from: BufferRange, to: &mut [u8]) -> Result<()> {

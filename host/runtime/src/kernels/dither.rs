@@ -36,6 +36,16 @@ impl Dither {
         Self { keys: [word as u32, (word >> 32) as u32], origin }
     }
 
+    /// The two words that are mixed with an element's place.
+    pub const fn keys(&self) -> [u32; 2] {
+        self.keys
+    }
+
+    /// Where in the flat vector the part begins.
+    pub const fn origin(&self) -> u64 {
+        self.origin
+    }
+
     /// Where the counter stands at element `element` of the part.
     pub(super) const fn counter(&self, element: u64) -> u32 {
         self.origin.wrapping_add(element) as u32

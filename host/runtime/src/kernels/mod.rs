@@ -22,7 +22,7 @@ pub use checksum::checksum;
 pub use convert::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub use dither::Dither;
 pub use isa::Isa;
-pub use run::{GradientRef, Moments, WeightsOut};
+pub use run::{Gradient, GradientRef, Moments, PairsRef, WeightsOut};
 pub use scalars::{Scalars, Segment};
 pub use scan::{GradientScan, scan_gradient};
 pub use update::{UpdateSums, update};

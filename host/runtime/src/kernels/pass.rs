@@ -168,6 +168,11 @@ fn elements<L: Lanes, R: Rule, M: Moment>(
             (g, old)
         };
         let new = R::step(&s, g, old);
+        let new = State {
+            p: new.p.canonical(),
+            m: if R::M { new.m.canonical() } else { new.m },
+            v: if R::V { new.v.canonical() } else { new.v },
+        };
         // SAFETY: as above.
         unsafe {
             new.p.store(p.as_mut_ptr().add(at));

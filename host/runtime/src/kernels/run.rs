@@ -1,6 +1,9 @@
 //! The arrays of one kernel launch.
 
+use super::checksum::checksum;
 use super::dither::Dither;
+use super::isa::Isa;
+use crate::codec::pairs_in;
 use crate::error::{Error, Result};
 use crate::types::Optimizer;
 
@@ -42,6 +45,133 @@ impl<'a> GradientRef<'a> {
         match self {
             Self::Fp32(_) => 4,
             Self::Fp16(_) | Self::Bf16(_) => 2,
+        }
+    }
+}
+
+/// Kept pairs of a compressed gradient, as those of a run of elements: all others are zero.
+#[derive(Debug, Clone, Copy)]
+pub struct PairsRef<'a> {
+    indices: &'a [u32],
+    values: &'a [f32],
+    /// Place of the first pair among those of the subgroup.
+    first_pair: u64,
+    /// Place of the first element in the subgroup.
+    first_element: u64,
+    elements: usize,
+}
+
+impl<'a> PairsRef<'a> {
+    /// The pairs of elements `[first_element, first_element + elements)` of a subgroup, out of all of its pairs.
+    /// `indices` count from the start of the subgroup and ascend (see [`crate::codec::check_pairs`]).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the lengths differ.
+    pub fn new(
+        indices: &'a [u32],
+        values: &'a [f32],
+        first_element: u64,
+        elements: usize,
+    ) -> Result<Self> {
+        if indices.len() != values.len() {
+            let (indices, values) = (indices.len(), values.len());
+            return Err(Error::Invalid(format!(
+                "sparse gradient: {indices} indices but {values} values"
+            )));
+        }
+        let range = pairs_in(indices, first_element, elements as u64);
+        Ok(Self {
+            indices: &indices[range.clone()],
+            values: &values[range.clone()],
+            first_pair: range.start as u64,
+            first_element,
+            elements,
+        })
+    }
+
+    /// Their values as a dense gradient. Elements are looked for by value, so that unsorted indices cannot lead astray.
+    pub(super) fn expand(&self, out: &mut [f32]) {
+        out.fill(0.0);
+        for (&index, &value) in self.indices.iter().zip(self.values) {
+            let place = u64::from(index).wrapping_sub(self.first_element);
+            if let Some(out) = usize::try_from(place).ok().and_then(|place| out.get_mut(place)) {
+                *out = value;
+            }
+        }
+    }
+
+    /// Checksum of the values, by their places in the array of all values.
+    pub(super) fn checksum(&self, isa: Isa) -> u64 {
+        checksum(isa, as_bytes(self.values), self.first_pair)
+    }
+}
+
+/// A gradient as an update takes it.
+#[derive(Debug, Clone, Copy)]
+pub enum Gradient<'a> {
+    /// All elements.
+    Dense(GradientRef<'a>),
+    /// The kept ones.
+    Pairs(PairsRef<'a>),
+}
+
+impl<'a> From<GradientRef<'a>> for Gradient<'a> {
+    fn from(dense: GradientRef<'a>) -> Self {
+        Self::Dense(dense)
+    }
+}
+
+impl<'a> From<PairsRef<'a>> for Gradient<'a> {
+    fn from(pairs: PairsRef<'a>) -> Self {
+        Self::Pairs(pairs)
+    }
+}
+
+/// Something that is cut together with the arrays of a run.
+pub(super) trait Elements: Copy {
+    fn elements(&self) -> usize;
+    fn cut(self, at: usize) -> (Self, Self);
+}
+
+impl Elements for GradientRef<'_> {
+    fn elements(&self) -> usize {
+        self.len()
+    }
+
+    fn cut(self, at: usize) -> (Self, Self) {
+        self.split_at(at)
+    }
+}
+
+impl Elements for Gradient<'_> {
+    fn elements(&self) -> usize {
+        match self {
+            Self::Dense(dense) => dense.len(),
+            Self::Pairs(pairs) => pairs.elements,
+        }
+    }
+
+    fn cut(self, at: usize) -> (Self, Self) {
+        match self {
+            Self::Dense(dense) => {
+                let (a, b) = dense.split_at(at);
+                (Self::Dense(a), Self::Dense(b))
+            }
+            Self::Pairs(pairs) => {
+                let next = pairs.first_element + at as u64;
+                let pair = pairs.indices.partition_point(|&index| u64::from(index) < next);
+                let (indices, later_indices) = pairs.indices.split_at(pair);
+                let (values, later_values) = pairs.values.split_at(pair);
+                let first = PairsRef { indices, values, elements: at, ..pairs };
+                let second = PairsRef {
+                    indices: later_indices,
+                    values: later_values,
+                    first_pair: pairs.first_pair + pair as u64,
+                    first_element: next,
+                    elements: pairs.elements - at,
+                };
+                (Self::Pairs(first), Self::Pairs(second))
+            }
         }
     }
 }
@@ -109,19 +239,19 @@ pub enum Moments<'a> {
 }
 
 /// All arrays of a launch, equally long.
-pub(super) struct Run<'a, M> {
-    pub g: GradientRef<'a>,
+pub(super) struct Run<'a, M, G = GradientRef<'a>> {
+    pub g: G,
     pub p: &'a mut [f32],
     pub m: &'a mut [M],
     pub v: &'a mut [M],
     pub out: WeightsOut<'a>,
 }
 
-impl<'a, M> Run<'a, M> {
+impl<'a, M, G: Elements> Run<'a, M, G> {
     /// Checks that the arrays that `kind` needs are there and equally long.
     pub fn new(
         kind: Optimizer,
-        g: GradientRef<'a>,
+        g: G,
         p: &'a mut [f32],
         moments: [Option<&'a mut [M]>; 2],
         out: WeightsOut<'a>,
@@ -133,7 +263,7 @@ impl<'a, M> Run<'a, M> {
         };
         let [m, v] = moments.map(Option::unwrap_or_default);
         let wanted = |needed: bool| if needed { p.len() } else { 0 };
-        if g.len() != p.len()
+        if g.elements() != p.len()
             || m.len() != wanted(needs_m)
             || v.len() != wanted(needs_v)
             || out.len().is_some_and(|length| length != p.len())
@@ -141,7 +271,7 @@ impl<'a, M> Run<'a, M> {
             return Err(Error::Invalid(format!(
                 "an update of {} weights got {} gradients, {} first and {} second moments, {:?} outputs",
                 p.len(),
-                g.len(),
+                g.elements(),
                 m.len(),
                 v.len(),
                 out.len()
@@ -154,8 +284,14 @@ impl<'a, M> Run<'a, M> {
         self.p.len()
     }
 
+    /// The same arrays with another gradient.
+    pub fn with<H>(self, g: H) -> Run<'a, M, H> {
+        let Self { g: _, p, m, v, out } = self;
+        Run { g, p, m, v, out }
+    }
+
     pub fn split_at(self, at: usize) -> (Self, Self) {
-        let (g, g_rest) = self.g.split_at(at);
+        let (g, g_rest) = self.g.cut(at);
         let (p, p_rest) = self.p.split_at_mut(at);
         let (m, m_rest) = self.m.split_at_mut(at.min(self.m.len()));
         let (v, v_rest) = self.v.split_at_mut(at.min(self.v.len()));

@@ -5,7 +5,7 @@ use rayon::ThreadPool;
 use super::dither::Dither;
 use super::moment::Moment;
 use super::pass::pass;
-use super::run::{GradientRef, Moments, Run, WeightsOut};
+use super::run::{Gradient, GradientRef, Moments, Run, WeightsOut};
 use super::scalars::{Scalars, Segment};
 use super::{Isa, f32_to_bf16, f32_to_f16};
 use crate::error::{Error, Result};
@@ -14,10 +14,13 @@ use crate::types::Optimizer;
 /// Elements of which a thread's share is a multiple: a page of each fp32 array.
 const GRAIN: usize = 1024;
 
+/// Elements of a compressed gradient that are expanded at a time: few enough to stay in the nearest cache.
+const EXPANDED: usize = 2048;
+
 /// Checksums of what an update has read and written, as position-weighted sums (see [`super::checksum`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UpdateSums {
-    /// The gradient as stored.
+    /// The gradient as stored; of kept pairs their values, by their places among all values of the subgroup.
     pub gradient_in: u64,
     /// Master weights before.
     pub param_in: u64,
@@ -60,17 +63,18 @@ impl UpdateSums {
 /// # Errors
 /// [`Error::Invalid`] when an array is missing, unwanted or of another length, or segments exceed them.
 #[allow(clippy::too_many_arguments)]
-pub fn update(
+pub fn update<'a>(
     pool: Option<&ThreadPool>,
     isa: Isa,
     kind: Optimizer,
     segments: &[Segment],
-    g: GradientRef,
-    p: &mut [f32],
-    moments: Moments,
-    out: WeightsOut,
+    g: impl Into<Gradient<'a>>,
+    p: &'a mut [f32],
+    moments: Moments<'a>,
+    out: WeightsOut<'a>,
     first_element: u64,
 ) -> Result<UpdateSums> {
+    let g = g.into();
     match moments {
         Moments::Fp32 { m, v } => {
             let run = Run::new(kind, g, p, [m, v], out)?;
@@ -90,7 +94,7 @@ fn update_run<M: Moment>(
     isa: Isa,
     kind: Optimizer,
     segments: &[Segment],
-    run: Run<M>,
+    run: Run<M, Gradient>,
     dither: &Dither,
     first_element: u64,
 ) -> Result<UpdateSums> {
@@ -141,7 +145,7 @@ fn share_update<M: Moment>(
     isa: Isa,
     kind: Optimizer,
     segments: &[Segment],
-    run: Run<M>,
+    run: Run<M, Gradient>,
     start: usize,
     dither: &Dither,
     first_element: u64,
@@ -153,12 +157,46 @@ fn share_update<M: Moment>(
     while rest.len() > 0 {
         let Some((scalars, elements)) = cursor.take(rest.len()) else { break };
         let (this, next) = rest.split_at(elements);
-        sums.add(&pass(isa, kind, scalars, this, dither, element));
+        sums.add(&with_gradient(isa, kind, scalars, this, dither, element));
         element += elements as u64;
         rest = next;
     }
     sums.add(&padding(isa, rest, element));
     sums
+}
+
+/// One pass, or several with a compressed gradient: a block of it is expanded, then used while it is near.
+fn with_gradient<M: Moment>(
+    isa: Isa,
+    kind: Optimizer,
+    scalars: &Scalars,
+    run: Run<M, Gradient>,
+    dither: &Dither,
+    first_element: u64,
+) -> UpdateSums {
+    let pairs = match run.g {
+        Gradient::Dense(dense) => {
+            return pass(isa, kind, scalars, run.with(dense), dither, first_element);
+        }
+        Gradient::Pairs(pairs) => pairs,
+    };
+    let mut sums = UpdateSums::default();
+    let mut expanded = [0.0; EXPANDED];
+    let (mut rest, mut element) = (run, first_element);
+    while rest.len() > 0 {
+        let elements = rest.len().min(EXPANDED);
+        let (this, next) = rest.split_at(elements);
+        let dense = &mut expanded[..elements];
+        if let Gradient::Pairs(pairs) = this.g {
+            pairs.expand(dense);
+        }
+        let this = this.with(GradientRef::Fp32(dense));
+        sums.add(&pass(isa, kind, scalars, this, dither, element));
+        element += elements as u64;
+        rest = next;
+    }
+    // What was summed on the way is the expanded gradient, which is stored nowhere.
+    UpdateSums { gradient_in: pairs.checksum(isa), ..sums }
 }
 
 /// A place in the segments, and what follows it.
@@ -195,7 +233,7 @@ impl<'a> Cursor<'a> {
 }
 
 /// Elements that no segment covers: what comes out is what went in.
-fn padding<M: Moment>(isa: Isa, run: Run<M>, first_element: u64) -> UpdateSums {
+fn padding<M: Moment>(isa: Isa, run: Run<M, Gradient>, first_element: u64) -> UpdateSums {
     let Run { g, p, m, v, out } = run;
     let sum = |data: &[M]| M::checksum(isa, data, first_element);
     let (param, m, v) = (f32::checksum(isa, p, first_element), sum(m), sum(v));
@@ -216,12 +254,13 @@ fn padding<M: Moment>(isa: Isa, run: Run<M>, first_element: u64) -> UpdateSums {
     }
 }
 
-fn gradient_sum(isa: Isa, g: GradientRef, first_element: u64) -> u64 {
+fn gradient_sum(isa: Isa, g: Gradient, first_element: u64) -> u64 {
     match g {
-        GradientRef::Fp32(g) => f32::checksum(isa, g, first_element),
-        GradientRef::Fp16(bits) | GradientRef::Bf16(bits) => {
+        Gradient::Dense(GradientRef::Fp32(g)) => f32::checksum(isa, g, first_element),
+        Gradient::Dense(GradientRef::Fp16(bits) | GradientRef::Bf16(bits)) => {
             u16::checksum(isa, bits, first_element)
         }
+        Gradient::Pairs(pairs) => pairs.checksum(isa),
     }
 }
 

@@ -10,6 +10,6 @@ pub use engine::{
     WeightSource,
 };
 pub use options::{
-    ActivationPlace, Encoder, OffloadOptions, Placement, System, Upstream, WeightsPlace,
+    ActivationPlace, Encoder, Expansion, OffloadOptions, Placement, System, Upstream, WeightsPlace,
 };
 pub use placement::{FlatModel, TensorRun};

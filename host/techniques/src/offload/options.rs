@@ -121,6 +121,16 @@ pub enum Encoder {
     Device,
 }
 
+/// How the device uses kept pairs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Expansion {
+    /// The update merges them into its stream of gradients; local memory holds no dense gradient.
+    Merged,
+    /// A kernel of its own expands them to a dense gradient in local memory first (Smart-Infinity, section 4.5).
+    Separate,
+}
+
 /// Options of the offload technique.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OffloadOptions {
@@ -152,6 +162,8 @@ pub struct OffloadOptions {
     pub error_feedback: bool,
     /// Who selects the kept pairs.
     pub encoder: Encoder,
+    /// How the device uses them. Real runs merge.
+    pub expansion: Expansion,
     /// Whether a unit is computed while the gradients of the one before it leave the compute device; without it, they
     /// have left first, and the device holds those of one unit.
     pub gradient_overlap: bool,
@@ -182,6 +194,7 @@ impl Default for OffloadOptions {
             topk_keep: 0.01,
             error_feedback: false,
             encoder: Encoder::Host,
+            expansion: Expansion::Merged,
             gradient_overlap: true,
             tensor_parallel: 1,
             overlap_update: false,
@@ -226,11 +239,17 @@ impl OffloadOptions {
         (self.weights == WeightsPlace::Host).then_some(self.upstream)
     }
 
-    /// Bytes that a buffer set for the update takes for each element: the stored variables, the gradient,
-    /// and the weights' copy where one is emitted.
+    /// Whether the update has a buffer for all elements of the gradient, and not only for kept pairs.
+    pub fn holds_dense_gradient(&self) -> bool {
+        !self.compressed() || self.expansion == Expansion::Separate
+    }
+
+    /// Bytes that a buffer set for the update takes for each element: the stored variables, the gradient where it is
+    /// dense, and the weights' copy where one is emitted.
     pub fn buffer_bytes_per_element(&self) -> u64 {
         let copy = if self.emits_weights() { self.weights_dtype.bytes() } else { 0 };
-        self.state_bytes_per_element() + self.gradient_dtype.bytes() + copy
+        let gradient = if self.holds_dense_gradient() { self.gradient_dtype.bytes() } else { 0 };
+        self.state_bytes_per_element() + gradient + copy
     }
 
     /// Pieces that the system really uses: only the overlapped handler hands over pieces.

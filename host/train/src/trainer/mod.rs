@@ -99,7 +99,7 @@ impl Trainer {
             drives: options.drives.clone(),
             io: options.io.clone(),
             durability: options.durability,
-            device: options.device,
+            device: options.device.clone(),
             threads: options.threads,
             lock_memory: false,
             units: unit_shapes(&options, &model),

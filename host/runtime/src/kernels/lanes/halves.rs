@@ -4,6 +4,19 @@
 pub(super) mod of_256 {
     use std::arch::x86_64::*;
 
+    use super::super::CANONICAL_NAN;
+
+    /// # Safety
+    /// As below.
+    #[inline(always)]
+    pub unsafe fn canonical(value: __m256) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let nan = _mm256_castsi256_ps(_mm256_set1_epi32(CANONICAL_NAN as i32));
+            _mm256_blendv_ps(value, nan, _mm256_cmp_ps::<_CMP_UNORD_Q>(value, value))
+        }
+    }
+
     /// # Safety
     /// 16 bytes can be read, and the processor has AVX2 and F16C; so it is for every function here.
     #[inline(always)]
@@ -87,6 +100,19 @@ pub(super) mod of_256 {
 /// With 512-bit vectors: AVX-512 F.
 pub(super) mod of_512 {
     use std::arch::x86_64::*;
+
+    use super::super::CANONICAL_NAN;
+
+    /// # Safety
+    /// As below.
+    #[inline(always)]
+    pub unsafe fn canonical(value: __m512) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let nan = _mm512_castsi512_ps(_mm512_set1_epi32(CANONICAL_NAN as i32));
+            _mm512_mask_mov_ps(value, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(value, value), nan)
+        }
+    }
 
     /// # Safety
     /// 32 bytes can be read, and the processor has AVX-512 F; so it is for every function here.

@@ -9,6 +9,9 @@ mod halves;
 #[cfg(target_arch = "x86_64")]
 mod vectors;
 
+/// The NaN of [`Lanes::canonical`].
+const CANONICAL_NAN: u32 = 0x7fc0_0000;
+
 /// Consecutive fp32 elements, and the checksums over their bits.
 ///
 /// The methods of the vector types must only be reached from functions compiled for their instruction set.
@@ -35,6 +38,8 @@ pub(super) trait Lanes: Copy {
     fn mul(self, other: Self) -> Self;
     fn div(self, other: Self) -> Self;
     fn sqrt(self) -> Self;
+    /// The same numbers, and one NaN for all that are none: which of two NaN an operation passes on depends on the machine.
+    fn canonical(self) -> Self;
 
     /// The weights of the words from `first_word` on.
     fn weights(first_word: u64) -> Self::Weights;
@@ -117,6 +122,10 @@ impl Lanes for f32 {
     #[inline(always)]
     fn sqrt(self) -> Self {
         f32::sqrt(self)
+    }
+    #[inline(always)]
+    fn canonical(self) -> Self {
+        if self.is_nan() { f32::from_bits(CANONICAL_NAN) } else { self }
     }
     #[inline(always)]
     fn weights(first_word: u64) -> u32 {

@@ -59,6 +59,11 @@ macro_rules! vector_lanes {
                 unsafe { $sqrt(self) }
             }
             #[inline(always)]
+            fn canonical(self) -> Self {
+                // SAFETY: as above.
+                unsafe { halves::$halves::canonical(self) }
+            }
+            #[inline(always)]
             fn weights(first_word: u64) -> Self::Weights {
                 let mut words = [0_u32; $width];
                 for (place, word) in words.iter_mut().enumerate() {

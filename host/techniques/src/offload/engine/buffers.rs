@@ -1,6 +1,6 @@
 //! Buffer sets: one buffer a variable and piece.
 
-use nearfield_runtime::device::BufferId;
+use nearfield_runtime::device::{BufferId, GradientBuffers, PairBuffers, pair_bounds_bytes};
 use nearfield_runtime::layout::{Layout, align_up};
 use nearfield_runtime::types::{DType, Variable};
 use nearfield_runtime::{Error, Result, codec};
@@ -19,7 +19,8 @@ pub(super) struct BufferSizes {
     state: Vec<Vec<u64>>,
     gradient: Vec<u64>,
     weights: Vec<u64>,
-    pairs: Option<u64>,
+    /// Of indices, of values, and of the device's own notes on them.
+    pairs: Option<[u64; 3]>,
     gradient_dtype: DType,
 }
 
@@ -45,10 +46,16 @@ impl BufferSizes {
         Self {
             variables,
             state: variables.iter().map(|&v| times(options.variable_bytes(v))).collect(),
-            gradient: times(gradient_dtype.bytes()),
+            gradient: if options.holds_dense_gradient() {
+                times(gradient_dtype.bytes())
+            } else {
+                Vec::new()
+            },
             weights: copy.map(times).unwrap_or_default(),
             pairs: options.compressed().then(|| {
-                4 * codec::kept(options.topk_keep, align_up(longest, layout.align_elements))
+                let longest = align_up(longest, layout.align_elements);
+                let bytes = 4 * codec::kept(options.topk_keep, longest);
+                [bytes, bytes, pair_bounds_bytes(longest)]
             }),
             gradient_dtype,
         }
@@ -61,7 +68,7 @@ impl BufferSizes {
             .copied()
             .chain(self.gradient.iter().copied())
             .chain(self.weights.iter().copied())
-            .chain(std::iter::repeat_n(self.pairs, 2).flatten())
+            .chain(self.pairs.iter().flatten().copied())
     }
 
     /// Bytes of an arena that holds one set.
@@ -77,7 +84,7 @@ pub(super) struct BufferSet {
     state: Vec<Vec<BufferId>>,
     gradient: Vec<BufferId>,
     weights: Vec<BufferId>,
-    pairs: Option<(BufferId, BufferId)>,
+    pairs: Option<PairBuffers>,
     gradient_dtype: DType,
 }
 
@@ -94,7 +101,11 @@ impl BufferSet {
         let gradient = each(&sizes.gradient)?;
         let weights = each(&sizes.weights)?;
         let pairs = match sizes.pairs {
-            Some(bytes) => Some((allocate(bytes)?, allocate(bytes)?)),
+            Some([indices, values, bounds]) => Some(PairBuffers {
+                indices: allocate(indices)?,
+                values: allocate(values)?,
+                bounds: allocate(bounds)?,
+            }),
             None => None,
         };
         Ok(Self {
@@ -110,7 +121,8 @@ impl BufferSet {
     /// Every buffer, for freeing.
     pub fn all(&self) -> Vec<BufferId> {
         let state = self.state.iter().flatten();
-        let pairs = self.pairs.iter().flat_map(|(indices, values)| [indices, values]);
+        let pairs = self.pairs.map(|pairs| [pairs.indices, pairs.values, pairs.bounds]);
+        let pairs = pairs.iter().flatten();
         state.chain(&self.gradient).chain(&self.weights).chain(pairs).copied().collect()
     }
 
@@ -140,13 +152,13 @@ impl BufferSet {
         self.weights.get(piece as usize).copied()
     }
 
-    /// Buffers of indices and values of kept pairs.
-    pub fn pairs(&self) -> Result<(BufferId, BufferId)> {
+    /// Buffers of kept pairs.
+    pub fn pairs(&self) -> Result<PairBuffers> {
         self.pairs.ok_or_else(|| Error::Invalid("no buffers for kept pairs".into()))
     }
 
     /// Where the update of a piece finds its gradient.
-    pub fn gradient(&self, piece: u32) -> Result<(BufferId, DType)> {
-        Ok((self.of(Variable::Gradient, piece)?, self.gradient_dtype))
+    pub fn gradient(&self, piece: u32) -> Result<GradientBuffers> {
+        Ok(GradientBuffers::Dense(self.of(Variable::Gradient, piece)?, self.gradient_dtype))
     }
 }

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nearfield_runtime::device::{BufferBank, NearStorageDevice, SpeedLimits};
+use nearfield_runtime::device::{BufferBank, CpuKernels, Kernels, NearStorageDevice, SpeedLimits};
 use nearfield_runtime::exec::Executor;
 use nearfield_runtime::graph::{Graph, Traffic};
 use nearfield_runtime::io::{IoOptions, IoStats};
@@ -47,12 +47,14 @@ use paging::Pager;
 use update_work::{Begin, UpdateWork};
 
 /// What stands beside each drive.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone)]
 pub enum DeviceChoice {
     /// The host's CPU at full speed.
     Software,
-    /// The same at limited speed.
+    /// The host's memory and drives at limited speed, with kernels of choice.
     Emulated {
+        /// What computes; `None` for the CPU's kernels.
+        kernels: Option<Arc<dyn Kernels>>,
         /// Limits of each drive.
         limits: SpeedLimits,
         /// Bytes a second, each way, of the link shared by all drives.
@@ -185,6 +187,11 @@ impl OffloadEngine {
     /// Data bytes that one step moves, from its graphs.
     pub fn predicted_step_traffic(&self) -> Traffic {
         self.gradient_plan(MicroStep::Offload).graph.traffic() + self.update_graph().traffic()
+    }
+
+    /// The CPU's kernels, on the engine's threads.
+    fn kernels(&self) -> CpuKernels {
+        CpuKernels { isa: self.isa, pool: Some(Arc::clone(&self.pool)) }
     }
 
     /// Data bytes moved so far by devices. Creation, resume and digests do not count.

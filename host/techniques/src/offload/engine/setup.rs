@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use nearfield_runtime::codec::{self, TopK};
 use nearfield_runtime::device::{
-    BufferBank, EmulatedDevice, NearStorageDevice, SharedLink, SoftwareDevice, SoftwareOptions,
+    BufferBank, EmulatedDevice, Kernels, NearStorageDevice, SharedLink, SoftwareDevice,
+    SoftwareOptions,
 };
 use nearfield_runtime::exec::ThreadedExecutor;
 use nearfield_runtime::io::IoEngine;
@@ -16,7 +17,6 @@ use nearfield_runtime::store::{self, DriveStore, Recovered, StepRecord};
 use nearfield_runtime::types::Variable;
 use nearfield_runtime::{Error, Result};
 use parking_lot::Mutex;
-use rayon::ThreadPool;
 
 use super::budget::{residual_write_bytes, weight_read_bytes};
 use super::buffers::{BufferSet, BufferSizes};
@@ -25,7 +25,7 @@ use super::memory_state::MemoryState;
 use super::paging::Pager;
 use super::update_work::{Begin, UpdateWork};
 use super::{Blueprint, DeviceChoice, DriveUnit, EngineConfig, HostBuffers, OffloadEngine};
-use crate::offload::options::{Encoder, OffloadOptions};
+use crate::offload::options::{Encoder, Expansion, OffloadOptions};
 use crate::offload::placement::FlatModel;
 use crate::offload::plan::gradient::Paging;
 use crate::offload::plan::update;
@@ -144,9 +144,13 @@ struct Assembly {
 impl Assembly {
     fn new(config: &EngineConfig, model: FlatModel, stored: Option<Layout>) -> Result<Self> {
         let options = config.options.clone();
-        if options.encoder == Encoder::Device || options.tensor_parallel > 1 {
+        if options.encoder == Encoder::Device
+            || options.expansion == Expansion::Separate
+            || options.tensor_parallel > 1
+        {
             return Err(Error::Invalid(
-                "selection on the compute device and several compute devices can be simulated only"
+                "selection on the compute device, expansion apart from the update and several compute devices can be \
+                 simulated only"
                     .into(),
             ));
         }
@@ -296,8 +300,8 @@ impl Assembly {
     }
 
     fn units(&self, config: &EngineConfig, stores: Vec<DriveStore>) -> Result<Vec<DriveUnit>> {
-        let shared = match config.device {
-            DeviceChoice::Emulated { shared, .. } => SharedLink::new(shared),
+        let shared = match &config.device {
+            DeviceChoice::Emulated { shared, .. } => SharedLink::new(*shared),
             DeviceChoice::Software => SharedLink::default(),
         };
         stores.into_iter().map(|store| self.unit(config, store, &shared)).collect()
@@ -309,20 +313,23 @@ impl Assembly {
         store: DriveStore,
         shared: &SharedLink,
     ) -> Result<DriveUnit> {
-        let OffloadEngine { options, blueprint, isa, pool, .. } = &self.engine;
+        let OffloadEngine { options, blueprint, .. } = &self.engine;
         let layout = &blueprint.layout;
         let drive = store.drive();
         let arena = match self.device_arenas.get(drive as usize) {
             Some(arena) => Arc::clone(arena),
             None => Arena::new("device local memory", 0, false)?,
         };
-        let pool: Option<Arc<ThreadPool>> = Some(Arc::clone(pool));
-        let parts = SoftwareOptions { drive, arena, pool, isa: *isa };
-        let software = SoftwareDevice::new(Arc::clone(store.engine()), parts);
-        let device: Box<dyn NearStorageDevice> = match config.device {
-            DeviceChoice::Software => Box::new(software),
-            DeviceChoice::Emulated { limits, .. } => {
-                Box::new(EmulatedDevice::new(software, limits, shared.clone()))
+        let software = |kernels| {
+            let parts = SoftwareOptions { drive, arena, kernels };
+            SoftwareDevice::new(Arc::clone(store.engine()), parts)
+        };
+        let cpu = || -> Arc<dyn Kernels> { Arc::new(self.engine.kernels()) };
+        let device: Box<dyn NearStorageDevice> = match &config.device {
+            DeviceChoice::Software => Box::new(software(cpu())),
+            DeviceChoice::Emulated { kernels, limits, .. } => {
+                let software = software(kernels.clone().unwrap_or_else(cpu));
+                Box::new(EmulatedDevice::new(software, *limits, shared.clone()))
             }
         };
         let buffers = if keeps_buffers(options) && !store.parts().is_empty() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nearfield_runtime::device::{BufferRange, DecompressCall, UpdateCall};
+use nearfield_runtime::device::{BufferRange, CheckPairsCall, GradientBuffers, UpdateCall};
 use nearfield_runtime::exec::Work;
 use nearfield_runtime::graph::Task;
 use nearfield_runtime::kernels::{self, Dither, Scalars, Segment, UpdateSums};
@@ -172,40 +172,42 @@ impl<'a> UpdateWork<'a> {
         })
     }
 
-    /// Reads kept pairs and checks them at once: the kernel sees only the pieces they fall into.
     fn load_pairs(&self, part: usize) -> Result<()> {
         let unit = self.drive(part);
-        let info = unit.store.gradient_info(part)?;
         self.with_buffers(part, 0, |buffers| {
-            let (indices, values) = buffers.pairs()?;
-            let both = [(Variable::GradientIndex, indices), (Variable::GradientValue, values)];
-            for ((variable, buffer), expected) in both.into_iter().zip(info.checksums) {
+            let pairs = buffers.pairs()?;
+            let both =
+                [(Variable::GradientIndex, pairs.indices), (Variable::GradientValue, pairs.values)];
+            both.into_iter().try_for_each(|(variable, buffer)| {
                 let bytes = unit.store.gradient_bytes(part, variable)?;
                 let offset = unit.store.gradient_offset(part, variable)?;
                 let range = BufferRange::start_of(buffer, bytes);
-                unit.device.storage_to_local(unit.store.gradients_file(), offset, range)?;
-                let found = unit.device.checksum(range)?;
-                if found != expected {
-                    return Err(unit.store.corrupt(part, variable, expected, found));
-                }
-            }
-            Ok(())
+                unit.device.storage_to_local(unit.store.gradients_file(), offset, range)
+            })
         })
     }
 
-    fn decompress(&self, range: PieceRange) -> Result<()> {
-        let unit = self.drive(range.part);
-        let pairs = unit.store.gradient_info(range.part)?.count;
-        self.with_buffers(range.part, 0, |buffers| {
-            let (indices, values) = buffers.pairs()?;
-            unit.device.decompress(&DecompressCall {
-                indices,
-                values,
-                pairs,
-                first_element: range.offset,
-                elements: range.elements,
-                dense: buffers.of(Variable::Gradient, range.piece)?,
-            })
+    /// Checks indices before they are used. Values are summed as the update reads them.
+    fn check_pairs(&self, part: usize) -> Result<()> {
+        let unit = self.drive(part);
+        let info = unit.store.gradient_info(part)?;
+        self.with_buffers(part, 0, |buffers| {
+            let call = CheckPairsCall {
+                buffers: buffers.pairs()?,
+                pairs: info.count,
+                elements: self.engine.layout().padded(part),
+            };
+            let (expected, found) = (info.checksums[0], unit.device.check_pairs(&call)?);
+            if found.checksum != expected {
+                let found = found.checksum;
+                return Err(unit.store.corrupt(part, Variable::GradientIndex, expected, found));
+            }
+            match found.first_wrong {
+                None => Ok(()),
+                Some(pair) => Err(Error::Invalid(format!(
+                    "part {part}: kept pair {pair} does not come after the one before it, or lies outside the subgroup"
+                ))),
+            }
         })
     }
 
@@ -230,14 +232,21 @@ impl<'a> UpdateWork<'a> {
         }
         let unit = self.drive(range.part);
         let segments = self.segments(range);
+        let compressed = engine.options.compressed();
+        let pairs = if compressed { unit.store.gradient_info(range.part)?.count } else { 0 };
         let sums = self.with_buffers(range.part, set, |buffers| {
             let weights = buffers.weights(range.piece).map(|id| (id, engine.options.weights_dtype));
+            let gradient = if compressed {
+                GradientBuffers::Pairs { buffers: buffers.pairs()?, pairs }
+            } else {
+                buffers.gradient(range.piece)?
+            };
             let call = UpdateCall {
                 optimizer: engine.options.optimizer,
                 segments: &segments,
                 first_element: range.offset,
                 elements: range.elements,
-                gradient: buffers.gradient(range.piece)?,
+                gradient,
                 param: buffers.of(Variable::Param, range.piece)?,
                 exp_avg: buffers.optional(Variable::ExpAvg, range.piece)?,
                 exp_avg_sq: buffers.optional(Variable::ExpAvgSq, range.piece)?,
@@ -246,7 +255,7 @@ impl<'a> UpdateWork<'a> {
                 weights,
             };
             match &engine.host {
-                Some(host) => host.bank.update(&call, engine.isa, Some(&engine.pool)),
+                Some(host) => host.bank.update(&call, &engine.kernels()),
                 None => unit.device.update(&call),
             }
         })?;
@@ -320,16 +329,15 @@ impl<'a> UpdateWork<'a> {
     pub fn verified(&self, part: usize) -> Result<Vec<u64>> {
         let unit = self.drive(part);
         let sums = *self.sums[part].lock();
-        if !self.engine.options.compressed() {
-            let expected = unit.store.gradient_info(part)?.checksums[0];
-            if sums.gradient_in != expected {
-                return Err(unit.store.corrupt(
-                    part,
-                    Variable::Gradient,
-                    expected,
-                    sums.gradient_in,
-                ));
-            }
+        // Of kept pairs, indices were checked before they were used.
+        let (gradient, place) = if self.engine.options.compressed() {
+            (Variable::GradientValue, 1)
+        } else {
+            (Variable::Gradient, 0)
+        };
+        let expected = unit.store.gradient_info(part)?.checksums[place];
+        if sums.gradient_in != expected {
+            return Err(unit.store.corrupt(part, gradient, expected, sums.gradient_in));
         }
         let variables = self.engine.options.optimizer.variables();
         let expected = unit.store.expected(part)?.checksums;
@@ -440,7 +448,7 @@ impl Work for UpdateWork<'_> {
             Action::Release { part } => self.release(part),
             Action::Load { range, variable, set } => self.load(range, variable, set),
             Action::LoadPairs { part } => self.load_pairs(part),
-            Action::Decompress { range } => self.decompress(range),
+            Action::CheckPairs { part } => self.check_pairs(part),
             Action::Update { range, set } => self.update(range, set),
             Action::Publish { range, set } => self.publish(range, set),
             Action::Store { range, variable, set } => self.store(range, variable, set),

@@ -64,6 +64,11 @@ pub enum Action {
         /// Which part.
         part: usize,
     },
+    /// Checks the kept pairs before they are used.
+    CheckPairs {
+        /// Which part.
+        part: usize,
+    },
     /// Expands the kept pairs that fall into a piece.
     Decompress {
         /// Which elements.
@@ -229,6 +234,7 @@ impl Action {
                 | Self::Release { .. }
                 | Self::Load { .. }
                 | Self::LoadPairs { .. }
+                | Self::CheckPairs { .. }
                 | Self::Decompress { .. }
                 | Self::Update { .. }
                 | Self::Publish { .. }

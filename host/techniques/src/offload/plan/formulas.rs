@@ -1,6 +1,7 @@
 //! Traffic of one step in closed form (Smart-Infinity, section 3 and 4): the check on graphs and counters.
 
 use nearfield_runtime::codec;
+use nearfield_runtime::device::pair_bounds_bytes;
 use nearfield_runtime::graph::Traffic;
 use nearfield_runtime::layout::Layout;
 
@@ -54,6 +55,10 @@ pub fn step_traffic(layout: &Layout, options: &OffloadOptions) -> Traffic {
 /// (section 4.4: `G`, one buffer a variable, the 16-bit copy, and the pairs when compressed).
 pub fn local_memory_bytes(layout: &Layout, options: &OffloadOptions, drive: u32) -> u64 {
     let longest = layout.longest(Some(drive));
-    let pairs = if options.compressed() { 8 * codec::kept(options.topk_keep, longest) } else { 0 };
+    let pairs = if options.compressed() {
+        8 * codec::kept(options.topk_keep, longest) + pair_bounds_bytes(longest)
+    } else {
+        0
+    };
     options.buffer_bytes_per_element() * longest + pairs
 }

@@ -222,11 +222,25 @@ impl<'a> Planner<'a> {
         )
     }
 
+    /// Checks kept pairs where they lie.
+    pub fn check_pairs(&mut self, part: usize, after: &[TaskId]) -> TaskId {
+        let pairs = codec::kept(self.options.topk_keep, self.layout.padded(part));
+        let op = Op::Kernel { name: "check_pairs", elements: pairs, bytes: 4 * pairs };
+        let label = format!("check kept pairs of part {part}");
+        let kernel = self.drives[self.drive_of(part) as usize].kernel;
+        self.plan.task(kernel, op, Action::CheckPairs { part }, label, after)
+    }
+
+    /// Kept pairs that fall into a piece, if they are spread evenly.
+    fn pairs_in(&self, range: PieceRange) -> u64 {
+        let pairs = codec::kept(self.options.topk_keep, self.layout.padded(range.part));
+        pairs * range.elements / self.layout.padded(range.part).max(1)
+    }
+
     /// Expands the kept pairs of a piece into its gradient buffer. A kernel of its own, so that it runs while the
     /// states are still being read.
     pub fn decompress(&mut self, range: PieceRange, after: &[TaskId]) -> TaskId {
-        let pairs = codec::kept(self.options.topk_keep, self.layout.padded(range.part));
-        let share = pairs * range.elements / self.layout.padded(range.part).max(1);
+        let share = self.pairs_in(range);
         let op = Op::Kernel {
             name: "decompress",
             elements: range.elements,
@@ -261,12 +275,13 @@ impl<'a> Planner<'a> {
         let state = self.options.state_bytes_per_element();
         let copy =
             if self.options.emits_weights() { self.options.weights_dtype.bytes() } else { 0 };
-        let gradient = self.options.gradient_dtype.bytes();
-        let op = Op::Kernel {
-            name: "update",
-            elements: range.elements,
-            bytes: range.elements * (2 * state + gradient + copy),
+        let bytes = range.elements * (2 * state + copy);
+        let (name, gradient) = if self.options.holds_dense_gradient() {
+            ("update", range.elements * self.options.gradient_dtype.bytes())
+        } else {
+            ("update_topk", 8 * self.pairs_in(range))
         };
+        let op = Op::Kernel { name, elements: range.elements, bytes: bytes + gradient };
         let label = format!("update part {}.{}", range.part, range.piece);
         self.plan.task(resource, op, Action::Update { range, set }, label, after)
     }

@@ -79,7 +79,8 @@ pub(super) struct LastUse {
     updates: HashMap<u32, TaskId>,
     fetches: HashMap<u32, TaskId>,
     stores: HashMap<(Variable, u32), TaskId>,
-    expansions: Vec<TaskId>,
+    /// Of the pairs' buffers.
+    pairs: Vec<TaskId>,
 }
 
 /// The optimised handler: one buffer set for each drive, handed over variable by variable and piece by
@@ -117,10 +118,11 @@ pub(super) fn overlapped_tasklet(
     let upstream = planner.options.weights_come_back();
     let local = upstream == Some(Upstream::Fp16Local);
     let pairs = planner.options.compressed().then(|| {
-        // The pairs serve all pieces, so their buffers are free once they are expanded to the last one.
-        let mut after = std::mem::take(&mut last.expansions);
+        // The pairs serve all pieces, so their buffers are free once the last one has used them.
+        let mut after = std::mem::take(&mut last.pairs);
         after.push(gates.gradient);
-        planner.load_pairs(part, &after)
+        let loaded = planner.load_pairs(part, &after);
+        planner.check_pairs(part, &[loaded])
     });
     let mut loads = Vec::new();
     for &range in &ranges {
@@ -129,10 +131,11 @@ pub(super) fn overlapped_tasklet(
         let mut after = vec![gates.gradient];
         after.extend(last.updates.get(&piece));
         let gradient = match pairs {
+            Some(pairs) if !planner.options.holds_dense_gradient() => pairs,
             Some(pairs) => {
                 after.push(pairs);
                 let expanded = planner.decompress(range, &after);
-                last.expansions.push(expanded);
+                last.pairs.push(expanded);
                 expanded
             }
             None => planner.load(range, Variable::Gradient, 0, &after),
@@ -157,6 +160,9 @@ pub(super) fn overlapped_tasklet(
         }
         let updated = planner.update(range, 0, kernel, &loaded);
         last.updates.insert(piece, updated);
+        if pairs.is_some() && !planner.options.holds_dense_gradient() {
+            last.pairs.push(updated);
+        }
         for &variable in variables {
             let stored = planner.store(range, variable, 0, &[updated]);
             last.stores.insert((variable, piece), stored);

@@ -52,6 +52,7 @@ fn uses(
             vec![(buffer(range.part, set, name, range.piece), true)]
         }
         Action::LoadPairs { part } => vec![(buffer(part, 0, pairs, 0), true)],
+        Action::CheckPairs { part } => vec![(buffer(part, 0, pairs, 0), true)],
         Action::Decompress { range } => vec![
             (buffer(range.part, 0, pairs, 0), false),
             (buffer(range.part, 0, gradient, range.piece), true),
@@ -63,7 +64,11 @@ fn uses(
         Action::Update { range, set } => {
             let piece = |name| buffer(range.part, set, name, range.piece);
             let mut all: Vec<_> = variables.iter().map(|&v| (piece(v as u32), true)).collect();
-            all.push((piece(gradient), false));
+            if options.holds_dense_gradient() {
+                all.push((piece(gradient), false));
+            } else {
+                all.push((buffer(range.part, 0, pairs, 0), false));
+            }
             if options.emits_weights() {
                 all.push((piece(copy), true));
             }

@@ -1,0 +1,31 @@
+//! What the kernels cost: cycles and memory traffic, from how often their loops run.
+
+/// Names of the loops whose passes are counted, in the order of `kernels/loops.hpp`.
+pub const LOOPS: [&str; 26] = [
+    "load gradient",
+    "load param",
+    "load exp_avg",
+    "load exp_avg_sq",
+    "unpack gradient",
+    "unpack param",
+    "unpack exp_avg",
+    "unpack exp_avg_sq",
+    "compute",
+    "pack param",
+    "pack exp_avg",
+    "pack exp_avg_sq",
+    "pack weights",
+    "store param",
+    "store exp_avg",
+    "store exp_avg_sq",
+    "store weights",
+    "load indices",
+    "load values",
+    "merge",
+    "join",
+    "fill",
+    "check",
+    "bounds",
+    "store bounds",
+    "chunks",
+];
