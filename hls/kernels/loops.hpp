@@ -30,7 +30,6 @@ enum Loop {
     LOOP_CHECK,
     LOOP_BOUNDS,
     LOOP_STORE_BOUNDS,
-    LOOP_CHUNKS,
 };
 
 } // namespace nearfield

@@ -47,7 +47,6 @@ extern "C" void update(const word *gradient, const word *param_in, const word *e
                            weights_format, key0, key1};
     const Scalars scalars = {unscale, beta1, one_minus_beta1, beta2, one_minus_beta2, bias_root, alpha, eps, omega, decay};
     const std::uint32_t count = passes(launch);
-    NEARFIELD_PASSES(LOOP_CHUNKS, count);
 chunks:
     for (std::uint32_t number = 0; number < count; number++) {
         pass(gradient, param_in, exp_avg_in, exp_avg_sq_in, param_out, exp_avg_out, exp_avg_sq_out, weights_out, result,

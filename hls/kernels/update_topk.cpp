@@ -55,7 +55,6 @@ extern "C" void update_topk(const word *indices, const word *values, const word 
                            weights_format, key0, key1};
     const Scalars scalars = {unscale, beta1, one_minus_beta1, beta2, one_minus_beta2, bias_root, alpha, eps, omega, decay};
     const std::uint32_t count = passes(launch);
-    NEARFIELD_PASSES(LOOP_CHUNKS, count);
 chunks:
     for (std::uint32_t number = 0; number < count; number++) {
         pass(indices, values, bounds, param_in, exp_avg_in, exp_avg_sq_in, param_out, exp_avg_out, exp_avg_sq_out,

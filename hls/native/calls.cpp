@@ -11,6 +11,12 @@ namespace {
 
 const int LOOPS = 64;
 thread_local std::uint64_t counts[LOOPS];
+// Of the pass of the dataflow that is under way: which loops have run, and the most passes of one.
+thread_local std::uint64_t seen;
+thread_local std::uint64_t longest;
+// Over all passes of the dataflow: their number, and the passes of the longest loop of each.
+thread_local std::uint64_t chunks;
+thread_local std::uint64_t cycles;
 
 // A letter for each type of argument: r and w for memory that is read and written, i, l, f for numbers.
 template <typename T> struct Type;
@@ -51,12 +57,38 @@ NEARFIELD_KERNEL(update)
 NEARFIELD_KERNEL(update_topk)
 NEARFIELD_KERNEL(check_pairs)
 
-extern "C" void nearfield_count(int loop, std::uint64_t passes) { counts[loop] += passes; }
+namespace {
 
-// Passes of each loop on this thread since the last call.
-extern "C" void nearfield_take_counts(std::uint64_t *into, int length) {
-    for (int loop = 0; loop < length; loop++) {
+void end_of_chunk() {
+    chunks += seen != 0 ? 1 : 0;
+    cycles += longest;
+    seen = 0;
+    longest = 0;
+}
+
+} // namespace
+
+// Each loop runs once in a pass of the dataflow; where one comes again, the next pass has begun. Processes of a pass run side
+// by side, so it lasts as long as the longest.
+extern "C" void nearfield_count(int loop, std::uint64_t passes) {
+    counts[loop] += passes;
+    if (seen >> loop & 1) {
+        end_of_chunk();
+    }
+    seen |= std::uint64_t(1) << loop;
+    longest = passes > longest ? passes : longest;
+}
+
+// Passes of each loop on this thread since the last call; then the passes of the dataflow, and the sum of the longest loop of
+// each.
+extern "C" void nearfield_take_counts(std::uint64_t *into, int loops) {
+    end_of_chunk();
+    for (int loop = 0; loop < loops; loop++) {
         into[loop] = counts[loop];
         counts[loop] = 0;
     }
+    into[loops] = chunks;
+    into[loops + 1] = cycles;
+    chunks = 0;
+    cycles = 0;
 }

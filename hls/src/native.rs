@@ -8,7 +8,7 @@ use nearfield_runtime::memory::Region;
 use nearfield_runtime::types::DType;
 use nearfield_runtime::{Error, Result};
 
-use crate::account::LOOPS;
+use crate::account::{Counts, LOOPS};
 use crate::interface::{CHECK_PAIRS, KernelInterface, UPDATE, UPDATE_TOPK};
 use crate::launch::{CHUNK, Call, GRAIN, RESULT_BYTES, sums};
 
@@ -16,7 +16,7 @@ unsafe extern "C" {
     fn nearfield_call_update(slots: *const u64);
     fn nearfield_call_update_topk(slots: *const u64);
     fn nearfield_call_check_pairs(slots: *const u64);
-    fn nearfield_take_counts(into: *mut u64, length: i32);
+    fn nearfield_take_counts(into: *mut u64, loops: i32);
 }
 
 /// Runs a kernel.
@@ -47,12 +47,15 @@ pub unsafe fn run(kernel: &KernelInterface, slots: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// Passes of each loop of the kernels that this thread has run since the last call.
-pub fn take_counts() -> [u64; LOOPS.len()] {
-    let mut counts = [0; LOOPS.len()];
+/// How often loops have run in the kernels of this thread since the last call.
+pub fn take_counts() -> Counts {
+    let mut numbers = [0; LOOPS.len() + 2];
     // SAFETY: as many numbers as the array holds.
-    unsafe { nearfield_take_counts(counts.as_mut_ptr(), counts.len() as i32) };
-    counts
+    unsafe { nearfield_take_counts(numbers.as_mut_ptr(), LOOPS.len() as i32) };
+    let [.., chunks, longest] = numbers;
+    let mut passes = [0; LOOPS.len()];
+    passes.copy_from_slice(&numbers[..LOOPS.len()]);
+    Counts { passes, chunks, longest }
 }
 
 /// A word that a kernel writes its result to.

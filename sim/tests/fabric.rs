@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
 use nearfield_runtime::graph::{Collective, Graph, GraphBuilder, Op, Place};
-use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
+use nearfield_sim::fabric::{Fabric, FabricCosts, KernelDesign, Selection};
 use nearfield_sim::{Simulation, VirtualExecutor};
 use nearfield_techniques::offload::placement::layout;
 use nearfield_techniques::offload::plan::update;
@@ -330,10 +330,12 @@ fn kernels_of_the_card_take_the_cycles_of_their_structure() {
     // Smart-Infinity, section 6: 7.5 beats for 16 elements of Adam with a 16-bit copy, not faster than the memory.
     let fabric = Fabric::shipped("smartssd-falcon").unwrap().unwrap();
     let pipeline = fabric.drive.near.unwrap().pipeline.unwrap();
-    let seconds = pipeline.seconds("update", 1 << 24, 30 << 24).unwrap();
+    let seconds = pipeline.seconds(KernelDesign::Sequential, "update", 1 << 24, 30 << 24).unwrap();
     assert!((seconds / ((1 << 24) as f64 * 7.5 / 16.0 / 300e6) - 1.0).abs() < 1e-9);
     // A cycle for each zero and each pair.
-    let seconds = pipeline.seconds("decompress", 1 << 20, (4 << 20) + 12 * 1024).unwrap();
+    let seconds = pipeline
+        .seconds(KernelDesign::Sequential, "decompress", 1 << 20, (4 << 20) + 12 * 1024)
+        .unwrap();
     assert!((seconds - ((1 << 20) + 1024) as f64 / 300e6).abs() < 1e-12);
-    assert_eq!(pipeline.seconds("topk", 1, 4), None);
+    assert_eq!(pipeline.seconds(KernelDesign::Dataflow, "topk", 1, 4), None);
 }

@@ -4,7 +4,7 @@
 use nearfield_runtime::graph::Traffic;
 use nearfield_runtime::types::{DType, Optimizer};
 use nearfield_sim::VirtualExecutor;
-use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
+use nearfield_sim::fabric::{Fabric, FabricCosts, KernelDesign, Selection};
 use nearfield_techniques::model::ModelShape;
 use nearfield_techniques::offload::placement::layout;
 use nearfield_techniques::offload::plan::gradient::{self, MicroStep};
@@ -58,6 +58,7 @@ impl Setting {
             gpus: self.gpus,
             gpu: Some(self.gpu.into()),
             topology: Some(self.topology.into()),
+            kernels: KernelDesign::Sequential,
         };
         let costs = FabricCosts::new(&fabric, &selection).unwrap();
         let executor = VirtualExecutor::new(costs).unwrap();

@@ -4,6 +4,7 @@
 
 pub mod calibrate;
 mod codec;
+mod hls;
 mod io;
 mod output;
 pub mod probe;
@@ -13,6 +14,7 @@ mod update;
 pub mod values;
 
 pub use codec::CodecArgs;
+pub use hls::HlsArgs;
 pub use io::IoArgs;
 pub use step::StepArgs;
 pub use update::UpdateArgs;
@@ -26,6 +28,8 @@ pub enum BenchArgs {
     Update(UpdateArgs),
     /// Exact top-k selection, beside one read of the same gradient
     Codec(CodecArgs),
+    /// The FPGA's kernels: cycles and memory traffic as their loops run, beside those of the paper's kernels and the drive
+    Hls(HlsArgs),
     /// Update phases of whole steps on drives, beside the fastest raw requests for the same bytes
     Step(StepArgs),
 }
@@ -39,6 +43,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchArgs::Io(args) => io::run(&args),
         BenchArgs::Update(args) => update::run(&args),
         BenchArgs::Codec(args) => codec::run(&args),
+        BenchArgs::Hls(args) => hls::run(&args),
         BenchArgs::Step(args) => step::run(&args),
     }
 }

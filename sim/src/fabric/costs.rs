@@ -363,7 +363,8 @@ impl FabricCosts {
                     return Ok(Cost::fixed(seconds.map_or(0.0, Positive::get)));
                 }
                 let measured = near.kernels.get(name).map(seconds);
-                let counted = || near.pipeline?.seconds(name, elements, bytes);
+                let counted =
+                    || near.pipeline?.seconds(self.selection.kernels, name, elements, bytes);
                 let seconds = measured
                     .or_else(counted)
                     .ok_or_else(|| missing(&["drive", "near", "kernels", name]))?;

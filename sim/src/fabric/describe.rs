@@ -132,7 +132,23 @@ pub struct Near {
     pub kernels: BTreeMap<String, Vec<SizePoint>>,
 }
 
-/// Kernels that move a word a cycle (Smart-Infinity, section 6: update and decompression on the FPGA).
+/// Which kernels a card has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KernelDesign {
+    /// Those of the paper (Smart-Infinity, section 6): reading, updating and writing take turns.
+    Sequential,
+    /// Those of Nearfield: all of it at once, each array over a port of its own.
+    #[default]
+    Dataflow,
+}
+
+/// Elements that the dataflow takes in one go.
+const CHUNK_ELEMENTS: f64 = 65_536.0;
+/// Cycles in which its pipeline fills each time: an assumption, until a synthesis says more.
+const FILL_CYCLES: f64 = 120.0;
+
+/// Kernels that move a word a cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pipeline {
@@ -146,13 +162,29 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// Seconds of kernel `name` on `elements` elements, of which it touches `bytes` bytes; `None` for other kernels.
-    pub fn seconds(&self, name: &str, elements: u64, bytes: u64) -> Option<f64> {
+    pub fn seconds(
+        &self,
+        design: KernelDesign,
+        name: &str,
+        elements: u64,
+        bytes: u64,
+    ) -> Option<f64> {
         let (elements, bytes) = (elements as f64, bytes as f64);
-        let cycles = match name {
+        let lanes = self.word_bytes.get() / 4.0;
+        let cycles = match (name, design) {
+            ("update" | "update_topk", KernelDesign::Dataflow) => {
+                let chunks = (elements / CHUNK_ELEMENTS).ceil();
+                // A word of each array a cycle. Kept pairs are sorted into words of the gradient, a cycle for each word
+                // of pairs and a cycle for each word of the gradient that has any: at worst twice as many.
+                let turns = if name == "update_topk" { 2.0 } else { 1.0 };
+                turns * elements / lanes + chunks * FILL_CYCLES
+            }
+            // A word of indices a cycle, of which `elements` are the pairs.
+            ("check_pairs", _) => elements / lanes + FILL_CYCLES,
             // Reading, updating and writing take turns, a word a cycle each.
-            "update" | "update_topk" | "check_pairs" => bytes / self.word_bytes.get(),
+            ("update" | "update_topk", KernelDesign::Sequential) => bytes / self.word_bytes.get(),
             // The scatter's port is one element wide: a cycle for each zero, a cycle for each of the kept pairs.
-            "decompress" => elements + (bytes - 4.0 * elements).max(0.0) / 12.0,
+            ("decompress", _) => elements + (bytes - 4.0 * elements).max(0.0) / 12.0,
             _ => return None,
         };
         Some((cycles / self.clock_hertz.get()).max(bytes / self.memory_bytes_per_second.get()))

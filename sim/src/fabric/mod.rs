@@ -14,7 +14,9 @@ use nearfield_runtime::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 pub use costs::FabricCosts;
-pub use describe::{Drive, Gpu, Host, LinkDescription, Near, Pipeline, Switch, Topology};
+pub use describe::{
+    Drive, Gpu, Host, KernelDesign, LinkDescription, Near, Pipeline, Switch, Topology,
+};
 pub use numbers::{Positive, SharePoint, SizePoint, WorkPoint};
 use source::Source;
 
@@ -55,12 +57,14 @@ pub struct Selection {
     pub gpu: Option<String>,
     /// Name of the topology; without it `default`.
     pub topology: Option<String>,
+    /// Which kernels cards have.
+    pub kernels: KernelDesign,
 }
 
 impl Selection {
     /// So many drives, one compute device of the only kind, the default topology.
     pub const fn drives(drives: u32) -> Self {
-        Self { drives, gpus: 1, gpu: None, topology: None }
+        Self { drives, gpus: 1, gpu: None, topology: None, kernels: KernelDesign::Dataflow }
     }
 }
 

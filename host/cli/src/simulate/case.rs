@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use nearfield_runtime::graph::{Graph, Place};
 use nearfield_runtime::timeline::TraceFile;
 use nearfield_runtime::types::{DType, Optimizer};
-use nearfield_sim::fabric::{Fabric, FabricCosts, Selection};
+use nearfield_sim::fabric::{Fabric, FabricCosts, KernelDesign, Selection};
 use nearfield_sim::{Simulation, VirtualExecutor, chakra};
 use nearfield_techniques::model::ModelShape;
 use nearfield_techniques::offload::plan::gradient::UnitShape;
@@ -111,6 +111,10 @@ impl Case {
             gpus: self.gpus,
             gpu: self.gpu.clone(),
             topology: Some(self.topology.clone()),
+            kernels: match self.expansion {
+                Expansion::Separate => KernelDesign::Sequential,
+                Expansion::Merged => KernelDesign::Dataflow,
+            },
         }
     }
 
