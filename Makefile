@@ -20,10 +20,13 @@ export LIBTORCH_USE_PYTORCH := 1
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 endif
 
-.PHONY: help build train test test-long check docs bench overlap peers clean system-packages test-packages
+# Of the SmartSSD.
+PLATFORM ?= xilinx_u2_gen3x4_xdma_gc_2_202110_1
+
+.PHONY: help build train test test-long csim csim-xilinx bitstream hw_emu check docs bench overlap peers clean system-packages test-packages
 
 help: ## Shows this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 build: system-packages $(TORCH_READY) ## Builds the command at target/release/nearfield
 	cargo build --release -p nearfield
@@ -38,6 +41,18 @@ test: system-packages test-packages $(TORCH_READY) ## Runs all tests
 
 test-long: system-packages test-packages $(TORCH_READY) ## Runs the tests that take many minutes
 	cargo test --release --workspace -- --ignored
+
+csim: ## Runs the FPGA kernels' test bench, with a C++ compiler alone
+	$(MAKE) -C hls csim
+
+csim-xilinx: $(TORCH_READY) ## The same with Xilinx's open headers (a minute; downloads the Python package hls4ml)
+	$(MAKE) -C hls csim-xilinx PYTHON=$(if $(TORCH_READY),$(CURDIR)/$(VENV)/bin/python,$(PYTHON))
+
+bitstream: ## Builds the FPGA's bitstream with Vitis (PLATFORM=name or path)
+	cargo run --release -p nearfield-fpga --bin nearfield-bitstream -- --platform $(PLATFORM)
+
+hw_emu: ## Builds the kernels for the simulation of the hardware with Vitis (PLATFORM=name or path)
+	cargo run --release -p nearfield-fpga --bin nearfield-bitstream -- --platform $(PLATFORM) --emulation
 
 check: system-packages $(TORCH_READY) ## Formatting, lints and documentation
 	cargo fmt --all --check

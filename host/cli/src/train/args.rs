@@ -48,6 +48,16 @@ pub enum DeviceKind {
     Virtual,
 }
 
+/// What computes on an emulated device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKernels {
+    /// The CPU's kernels.
+    Cpu,
+    /// The sources of the FPGA's kernels, compiled for the CPU.
+    Hls,
+}
+
 /// How progress is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -248,6 +258,10 @@ pub struct TrainArgs {
     /// the clock of the machine that --fabric describes) [default: software]
     #[arg(long, value_parser = named::<DeviceKind>, value_name = "NAME", help_heading = "State on drives")]
     pub device: Option<DeviceKind>,
+    /// With --device emulated: what computes, cpu (the CPU's kernels) or hls (the sources of the FPGA's kernels, compiled
+    /// for the CPU; slower, the same bits) [default: cpu]
+    #[arg(long, value_parser = named::<DeviceKernels>, value_name = "NAME", help_heading = "State on drives")]
+    pub device_kernels: Option<DeviceKernels>,
     /// With --device emulated: bytes a second read from one drive, for example 3.2GB
     #[arg(long, value_name = "BYTES", help_heading = "State on drives")]
     pub limit_read: Option<Bytes>,

@@ -18,7 +18,7 @@ use nearfield_train::schedule::{Schedule, Shape as ScheduleShape};
 use nearfield_train::trainer::{ModelSource, TrainOptions};
 use serde_json::Value;
 
-use super::args::{Compute, DeviceKind, TrainArgs};
+use super::args::{Compute, DeviceKernels, DeviceKind, TrainArgs};
 use super::drives;
 
 impl TrainArgs {
@@ -140,7 +140,10 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
     let device = match args.device.unwrap_or(DeviceKind::Software) {
         DeviceKind::Software | DeviceKind::Virtual => DeviceChoice::Software,
         DeviceKind::Emulated => DeviceChoice::Emulated {
-            kernels: Some(Arc::new(NativeKernels)),
+            kernels: match args.device_kernels {
+                Some(DeviceKernels::Hls) => Some(Arc::new(NativeKernels)),
+                Some(DeviceKernels::Cpu) | None => None,
+            },
             limits: SpeedLimits {
                 media_read: limit(args.limit_read),
                 media_write: limit(args.limit_write),
@@ -253,6 +256,9 @@ fn check_contradictions(args: &TrainArgs, system: System) -> Result<()> {
         bail!("--topk-keep needs --system su+o+c, but the system is {}", system.name());
     }
     let limits = [args.limit_read, args.limit_write, args.limit_internal, args.limit_shared];
+    if args.device != Some(DeviceKind::Emulated) && args.device_kernels.is_some() {
+        bail!("--device-kernels needs --device emulated");
+    }
     if args.device != Some(DeviceKind::Emulated) && limits.iter().any(Option::is_some) {
         bail!(
             "--limit-read, --limit-write, --limit-internal and --limit-shared need --device emulated"
