@@ -150,6 +150,26 @@ fn compressed_gradients_still_lower_the_loss_and_end_near_dense_ones() {
 }
 
 #[test]
+fn the_fpga_kernels_train_to_the_same_digest() {
+    let place = Place::new();
+    let drives = place.drives(2);
+    let cases: [(&str, &[&str]); 3] = [
+        ("su+o", &[]),
+        ("su+o", &["--dtype", "bf16", "--gradient-dtype", "bf16", "--moment-dtype", "bf16"]),
+        ("su+o+c", &["--topk-keep", "0.05", "--dtype", "bf16", "--optimizer", "sgd-momentum"]),
+    ];
+    for (system, more) in cases {
+        let digest = |device: &[&str]| {
+            let flags = [&["--steps", "4", "--overwrite"], more, device].concat();
+            succeeded(&place.train(system, &drives, &flags));
+            place.report()["state_digest"].clone()
+        };
+        let fpga = digest(&["--device", "emulated", "--device-kernels", "hls"]);
+        assert_eq!(digest(&[]), fpga, "{system} {more:?}");
+    }
+}
+
+#[test]
 fn a_run_whose_superblock_is_lost_is_not_overwritten() {
     let place = Place::new();
     let drives = place.drives(2);
@@ -414,6 +434,10 @@ fn wrong_input_gets_a_clear_error() {
         &["nowhere", "does not exist"],
     );
     failed_with(&place.train("su+o", &drives, &["--topk-keep", "0.1"]), &["--topk-keep", "su+o+c"]);
+    failed_with(
+        &place.train("su+o", &drives, &["--device-kernels", "hls"]),
+        &["--device-kernels", "--device emulated"],
+    );
     failed_with(&place.train("su+o", &drives, &["--resume"]), &["no state", "--resume"]);
     let broken = place.path("broken.txt");
     std::fs::write(&broken, [b'a', 0xff, b'b'].repeat(500)).unwrap();

@@ -1,6 +1,6 @@
 //! Containers that bitstreams come in (`.xclbin`): what XRT loads onto a card.
 //!
-//! [`write`] makes one for an emulated card, [`read`] takes apart any, and [`check`] says whether it holds this version's
+//! [`mod@write`] makes one for an emulated card, [`read`] takes apart any, and [`check`] says whether it holds this version's
 //! kernels. [`digest`] names a version of the kernels.
 
 pub mod check;
