@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what only tests need and what is missing: a browser that looks at the page of a run, and file systems.
+# Installs what only tests need and what is missing: a browser that looks at the page of a run, file systems, and XRT, behind
+# which cards are emulated.
 set -euo pipefail
 
 missing=()
@@ -10,6 +11,7 @@ done
 [ -n "$browser" ] || missing+=(chromium)
 PATH=$PATH:/usr/sbin:/sbin command -v mkfs.xfs >/dev/null || missing+=(xfsprogs)
 PATH=$PATH:/usr/sbin:/sbin command -v mkfs.ext4 >/dev/null || missing+=(e2fsprogs)
+[ -e /usr/lib/x86_64-linux-gnu/libxrt_swemu.so.2.13.0 ] || missing+=(libxrt1)
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if ! command -v apt-get >/dev/null; then

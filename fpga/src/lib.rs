@@ -1,6 +1,11 @@
 //! SmartSSDs: FPGA cards with a drive behind the same switch.
 //!
-//! [`bitstream`] builds what a card is loaded with. [`xclbin`] reads and writes the containers that bitstreams come in.
+//! [`xrt`] loads XRT's C library at run time. [`bitstream`] builds what a card is loaded with, [`mod@xclbin`] reads and writes the
+//! containers that bitstreams come in. [`card`] is the process that plays an emulated card, and [`emulation`] sets up XRT's own
+//! software emulation around it.
 
 pub mod bitstream;
+pub mod card;
+pub mod emulation;
 pub mod xclbin;
+pub mod xrt;

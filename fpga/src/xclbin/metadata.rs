@@ -46,7 +46,7 @@ const FIRST_BASE: u64 = 0x0180_0000;
 pub const UNIT_RANGE: u64 = 0x1_0000;
 
 /// First address of a unit's registers.
-pub(super) const fn unit_base(number: usize) -> u64 {
+pub const fn unit_base(number: usize) -> u64 {
     FIRST_BASE + number as u64 * UNIT_RANGE
 }
 

@@ -14,4 +14,6 @@ pub mod write;
 
 pub use digest::kernels_digest;
 pub use error::XclbinError;
+pub use layout::{FIRST_ARGUMENT, argument_step};
+pub use metadata::{UNIT_RANGE, unit_base};
 pub use read::Xclbin;
