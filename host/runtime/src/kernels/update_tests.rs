@@ -229,6 +229,9 @@ fn narrow_moments_keep_nan_infinity_and_sign() {
     for &isa in Isa::available() {
         // What a bfloat16 holds needs no rounding: 0·(1-β) is added to it, which may turn -0 into 0.
         for (&before, after) in before.iter().zip(kept(isa)) {
+            // There is one NaN.
+            let nan = half::bf16::from_bits(before).is_nan();
+            let before = if nan { 0x7fc0 } else { before };
             assert!(before == after || before & 0x7fff == 0 && after == 0, "{isa:?} {before:x}");
         }
     }
@@ -397,6 +400,8 @@ fn every_isa_rounds_weights_alike_at_every_boundary_and_for_nan() {
         let expected: Vec<u16> = boundaries()
             .iter()
             .map(|&p| {
+                // There is one NaN.
+                let p = if p.is_nan() { f32::from_bits(0x7fc0_0000) } else { p };
                 if half {
                     half::f16::from_f32(p).to_bits()
                 } else {
