@@ -6,6 +6,7 @@
 
 pub mod bitstream;
 pub mod card;
+pub mod device;
 pub mod emulation;
 pub mod xclbin;
 pub mod xrt;

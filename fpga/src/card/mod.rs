@@ -30,8 +30,6 @@ pub const HOST_BANK_BYTES: &str = "NEARFIELD_CARD_HOST_BANK_BYTES";
 /// Environment variable: the run, counted from 1 over all kernels, in which the process aborts.
 pub const ABORT_IN_RUN: &str = "NEARFIELD_CARD_ABORT_IN_RUN";
 
-/// XRT's own buffers for commands, which are always shared.
-const COMMAND_BYTES: u64 = 4096;
 /// Largest body of a request: XRT sends no more than 8 MiB at a time.
 const BODY_LIMIT: u64 = 64 << 20;
 
@@ -180,8 +178,7 @@ impl Card {
         let (address, bytes) = (request.address.unwrap_or(0), request.bytes.unwrap_or(0));
         let mut memory = self.memory.lock();
         let done = memory.allocate(address, bytes);
-        let shared = request.shared.unwrap_or(false)
-            && (address >= self.host_bank || bytes == COMMAND_BYTES);
+        let shared = request.shared.unwrap_or(false) && address >= self.host_bank;
         let file = if done && shared {
             let path = memory
                 .share(&self.directory, address)

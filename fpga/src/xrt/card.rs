@@ -155,6 +155,21 @@ impl Drop for Buffer {
 }
 
 impl Buffer {
+    /// How the host reaches it.
+    pub fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    /// Its bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
     /// Its memory as the host sees it.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: mapped for as long as the value lives, and not written while it is shared: kernels that write it take it

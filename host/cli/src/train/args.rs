@@ -44,6 +44,8 @@ pub enum DeviceKind {
     Software,
     /// The same at the speeds given by the limits.
     Emulated,
+    /// A SmartSSD's FPGA, through XRT.
+    Xrt,
     /// The host's CPU does the work, but the clock is that of the machine which --fabric describes.
     Virtual,
 }
@@ -254,10 +256,13 @@ pub struct TrainArgs {
     /// What a step survives: power (flushes the drives) or process (a killed process only) [default: power]
     #[arg(long, value_parser = named::<Durability>, value_name = "NAME", help_heading = "State on drives")]
     pub durability: Option<Durability>,
-    /// What stands beside each drive: software (the CPU), emulated (the CPU at limited speed), or virtual (the CPU, with
-    /// the clock of the machine that --fabric describes) [default: software]
+    /// What stands beside each drive: software (the CPU), emulated (the CPU at limited speed), xrt (the FPGA of a SmartSSD: card
+    /// i with drive i), or virtual (the CPU, with the clock of the machine that --fabric describes) [default: software]
     #[arg(long, value_parser = named::<DeviceKind>, value_name = "NAME", help_heading = "State on drives")]
     pub device: Option<DeviceKind>,
+    /// With --device xrt: the bitstream that cards are loaded with, as `make bitstream` builds it
+    #[arg(long, value_name = "FILE", help_heading = "State on drives")]
+    pub bitstream: Option<PathBuf>,
     /// With --device emulated: what computes, cpu (the CPU's kernels) or hls (the sources of the FPGA's kernels, compiled
     /// for the CPU; slower, the same bits) [default: cpu]
     #[arg(long, value_parser = named::<DeviceKernels>, value_name = "NAME", help_heading = "State on drives")]

@@ -19,6 +19,7 @@ use nearfield_train::trainer::{ModelSource, TrainOptions};
 use serde_json::Value;
 
 use super::args::{Compute, DeviceKernels, DeviceKind, TrainArgs};
+use super::cards::Cards;
 use super::drives;
 
 impl TrainArgs {
@@ -139,6 +140,9 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
     let limit = |bytes: Option<nearfield_bench::values::Bytes>| bytes.map(|bytes| bytes.0);
     let device = match args.device.unwrap_or(DeviceKind::Software) {
         DeviceKind::Software | DeviceKind::Virtual => DeviceChoice::Software,
+        DeviceKind::Xrt => {
+            DeviceChoice::Attached(Arc::new(Cards::open(args.bitstream.as_deref())?))
+        }
         DeviceKind::Emulated => DeviceChoice::Emulated {
             kernels: match args.device_kernels {
                 Some(DeviceKernels::Hls) => Some(Arc::new(NativeKernels)),
@@ -256,6 +260,9 @@ fn check_contradictions(args: &TrainArgs, system: System) -> Result<()> {
         bail!("--topk-keep needs --system su+o+c, but the system is {}", system.name());
     }
     let limits = [args.limit_read, args.limit_write, args.limit_internal, args.limit_shared];
+    if args.device != Some(DeviceKind::Xrt) && args.bitstream.is_some() {
+        bail!("--bitstream needs --device xrt");
+    }
     if args.device != Some(DeviceKind::Emulated) && args.device_kernels.is_some() {
         bail!("--device-kernels needs --device emulated");
     }

@@ -1,6 +1,7 @@
 //! `nearfield train`.
 
 mod args;
+mod cards;
 mod config;
 mod drives;
 mod dry_run;

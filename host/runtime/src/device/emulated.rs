@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     BufferId, BufferRange, CheckPairsCall, DeviceDescription, LocalMemoryUse, NearStorageDevice,
-    PairsCheck, SoftwareDevice, UpdateCall,
+    PairsCheck, Reach, SoftwareDevice, UpdateCall,
 };
 use crate::error::Result;
 use crate::graph::Traffic;
@@ -82,8 +82,8 @@ impl NearStorageDevice for EmulatedDevice {
         DeviceDescription { kind: "emulated", ..self.inner.describe() }
     }
 
-    fn allocate(&self, bytes: u64) -> Result<BufferId> {
-        self.inner.allocate(bytes)
+    fn allocate(&self, bytes: u64, reach: Reach) -> Result<BufferId> {
+        self.inner.allocate(bytes, reach)
     }
 
     fn release(&self, buffer: BufferId) -> Result<()> {

@@ -23,6 +23,15 @@ use crate::io::DriveFile;
 use crate::kernels::{Dither, Segment, UpdateSums};
 use crate::types::{DType, Optimizer};
 
+/// Who reaches a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// The drive reads into it or writes out of it.
+    Drive,
+    /// Kernels and the host only.
+    Kernels,
+}
+
 /// A buffer in a device's local memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BufferId(pub u32);
@@ -158,7 +167,7 @@ pub trait NearStorageDevice: Send + Sync {
     ///
     /// # Errors
     /// [`crate::Error::LocalMemory`] when not enough is left.
-    fn allocate(&self, bytes: u64) -> Result<BufferId>;
+    fn allocate(&self, bytes: u64, reach: Reach) -> Result<BufferId>;
 
     /// Frees a buffer.
     ///

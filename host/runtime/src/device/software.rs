@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     BufferBank, BufferId, BufferRange, CheckPairsCall, DeviceDescription, Kernels, LocalMemoryUse,
-    NearStorageDevice, PairsCheck, TrafficCounters, UpdateCall,
+    NearStorageDevice, PairsCheck, Reach, TrafficCounters, UpdateCall,
 };
 use crate::error::{Error, Result};
 use crate::graph::{Direction, Op, Place, Traffic};
@@ -67,7 +67,7 @@ impl NearStorageDevice for SoftwareDevice {
         }
     }
 
-    fn allocate(&self, bytes: u64) -> Result<BufferId> {
+    fn allocate(&self, bytes: u64, _: Reach) -> Result<BufferId> {
         self.bank.allocate(bytes)
     }
 

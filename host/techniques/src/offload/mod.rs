@@ -6,8 +6,8 @@ pub mod placement;
 pub mod plan;
 
 pub use engine::{
-    Blueprint, DeviceChoice, EngineConfig, InitialState, MemoryBudget, ModelWork, OffloadEngine,
-    WeightSource,
+    Blueprint, DeviceChoice, DeviceSource, EngineConfig, InitialState, MemoryBudget, ModelWork,
+    OffloadEngine, WeightSource,
 };
 pub use options::{
     ActivationPlace, Encoder, Expansion, OffloadOptions, Placement, System, Upstream, WeightsPlace,

@@ -1,6 +1,6 @@
 //! Buffer sets: one buffer a variable and piece.
 
-use nearfield_runtime::device::{BufferId, GradientBuffers, PairBuffers, pair_bounds_bytes};
+use nearfield_runtime::device::{BufferId, GradientBuffers, PairBuffers, Reach, pair_bounds_bytes};
 use nearfield_runtime::layout::{Layout, align_up};
 use nearfield_runtime::types::{DType, Variable};
 use nearfield_runtime::{Error, Result, codec};
@@ -92,19 +92,20 @@ impl BufferSet {
     /// Allocates every buffer of `sizes`.
     pub fn allocate(
         sizes: &BufferSizes,
-        allocate: &mut dyn FnMut(u64) -> Result<BufferId>,
+        allocate: &mut dyn FnMut(u64, Reach) -> Result<BufferId>,
     ) -> Result<Self> {
-        let mut each = |sizes: &[u64]| -> Result<Vec<BufferId>> {
-            sizes.iter().map(|&bytes| allocate(bytes)).collect()
+        let mut each = |sizes: &[u64], reach| -> Result<Vec<BufferId>> {
+            sizes.iter().map(|&bytes| allocate(bytes, reach)).collect()
         };
-        let state = sizes.state.iter().map(|sizes| each(sizes)).collect::<Result<Vec<_>>>()?;
-        let gradient = each(&sizes.gradient)?;
-        let weights = each(&sizes.weights)?;
+        let state = sizes.state.iter().map(|sizes| each(sizes, Reach::Drive));
+        let state = state.collect::<Result<Vec<_>>>()?;
+        let gradient = each(&sizes.gradient, Reach::Drive)?;
+        let weights = each(&sizes.weights, Reach::Kernels)?;
         let pairs = match sizes.pairs {
             Some([indices, values, bounds]) => Some(PairBuffers {
-                indices: allocate(indices)?,
-                values: allocate(values)?,
-                bounds: allocate(bounds)?,
+                indices: allocate(indices, Reach::Drive)?,
+                values: allocate(values, Reach::Drive)?,
+                bounds: allocate(bounds, Reach::Kernels)?,
             }),
             None => None,
         };

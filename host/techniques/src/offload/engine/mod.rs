@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nearfield_runtime::device::{BufferBank, CpuKernels, Kernels, NearStorageDevice, SpeedLimits};
 use nearfield_runtime::exec::Executor;
 use nearfield_runtime::graph::{Graph, Traffic};
-use nearfield_runtime::io::{IoOptions, IoStats};
+use nearfield_runtime::io::{IoEngine, IoOptions, IoStats};
 use nearfield_runtime::kernels::Isa;
 use nearfield_runtime::layout::Layout;
 use nearfield_runtime::memory::{HostVector, Region};
@@ -60,6 +60,22 @@ pub enum DeviceChoice {
         /// Bytes a second, each way, of the link shared by all drives.
         shared: Option<u64>,
     },
+    /// Devices of another kind.
+    Attached(Arc<dyn DeviceSource>),
+}
+
+/// Where devices come from that this crate does not know.
+pub trait DeviceSource: Send + Sync + std::fmt::Debug {
+    /// The device beside a drive, whose directory is given, and whose requests go through `engine`.
+    ///
+    /// # Errors
+    /// Whatever keeps it from working.
+    fn attach(
+        &self,
+        drive: u32,
+        directory: &std::path::Path,
+        engine: &Arc<IoEngine>,
+    ) -> Result<Box<dyn NearStorageDevice>>;
 }
 
 /// Everything that an engine is built from.

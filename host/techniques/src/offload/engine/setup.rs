@@ -233,7 +233,7 @@ impl Assembly {
                     (0..layout.drives)
                         .map(|drive| {
                             let sizes = BufferSizes::for_drive(layout, options, drive);
-                            BufferSet::allocate(&sizes, &mut |bytes| bank.allocate(bytes))
+                            BufferSet::allocate(&sizes, &mut |bytes, _| bank.allocate(bytes))
                                 .map(Arc::new)
                         })
                         .collect()
@@ -302,7 +302,7 @@ impl Assembly {
     fn units(&self, config: &EngineConfig, stores: Vec<DriveStore>) -> Result<Vec<DriveUnit>> {
         let shared = match &config.device {
             DeviceChoice::Emulated { shared, .. } => SharedLink::new(*shared),
-            DeviceChoice::Software => SharedLink::default(),
+            DeviceChoice::Software | DeviceChoice::Attached(_) => SharedLink::default(),
         };
         stores.into_iter().map(|store| self.unit(config, store, &shared)).collect()
     }
@@ -327,6 +327,9 @@ impl Assembly {
         let cpu = || -> Arc<dyn Kernels> { Arc::new(self.engine.kernels()) };
         let device: Box<dyn NearStorageDevice> = match &config.device {
             DeviceChoice::Software => Box::new(software(cpu())),
+            DeviceChoice::Attached(source) => {
+                source.attach(drive, &config.drives[drive as usize], store.engine())?
+            }
             DeviceChoice::Emulated { kernels, limits, .. } => {
                 let software = software(kernels.clone().unwrap_or_else(cpu));
                 Box::new(EmulatedDevice::new(software, *limits, shared.clone()))
@@ -334,7 +337,9 @@ impl Assembly {
         };
         let buffers = if keeps_buffers(options) && !store.parts().is_empty() {
             let sizes = BufferSizes::for_drive(layout, options, drive);
-            Some(Arc::new(BufferSet::allocate(&sizes, &mut |bytes| device.allocate(bytes))?))
+            Some(Arc::new(BufferSet::allocate(&sizes, &mut |bytes, reach| {
+                device.allocate(bytes, reach)
+            })?))
         } else {
             None
         };

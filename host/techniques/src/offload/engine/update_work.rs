@@ -421,7 +421,8 @@ impl<'a> UpdateWork<'a> {
         let elements = engine.layout().padded(part);
         let sizes =
             super::buffers::BufferSizes::for_part(elements, engine.layout(), &engine.options);
-        let set = BufferSet::allocate(&sizes, &mut |bytes| unit.device.allocate(bytes))?;
+        let set =
+            BufferSet::allocate(&sizes, &mut |bytes, reach| unit.device.allocate(bytes, reach))?;
         *unit.buffers.lock() = Some(Arc::new(set));
         Ok(())
     }

@@ -1,0 +1,221 @@
+//! The kernels of a card, called as the runtime calls those of any device.
+
+use std::time::Duration;
+
+use nearfield_hls::interface::{CHECK_PAIRS, KERNELS, KernelInterface, Kind, UPDATE, UPDATE_TOPK};
+use nearfield_hls::launch::{Call, RESULT_BYTES, sums};
+use nearfield_hls::native::pairs_check;
+use nearfield_runtime::device::{
+    CheckPairsCall, GradientBuffers, PairsCheck, UpdateCall, pair_bounds_bytes,
+};
+use nearfield_runtime::kernels::UpdateSums;
+use nearfield_runtime::{Error, Result};
+use parking_lot::Mutex;
+
+use super::buffers::{Banks, Buffers};
+use super::work;
+use crate::xrt::{Buffer, Card, Kernel, Placement, Value};
+
+/// Kernels, and the word that they leave results in. One runs at a time.
+#[derive(Debug)]
+pub struct CardKernels {
+    queue: Mutex<Queue>,
+    banks: Banks,
+}
+
+#[derive(Debug)]
+struct Queue {
+    result: Buffer,
+    kernels: Vec<(&'static KernelInterface, Kernel)>,
+}
+
+/// Memory of an update by the arguments' names.
+type Memory<'a> = [(&'a str, &'a Buffer)];
+
+impl CardKernels {
+    /// Opens all kernels, and checks that they agree on the banks.
+    pub fn open(card: &Card) -> Result<Self> {
+        let mut kernels = Vec::new();
+        let mut found: [Option<u32>; 2] = [None, None];
+        for interface in KERNELS {
+            let kernel = Kernel::open(card, interface.name).map_err(work)?;
+            for (place, argument) in interface.arguments.iter().enumerate() {
+                if !argument.kind.is_memory() {
+                    continue;
+                }
+                let bank = kernel.bank(place).map_err(work)?;
+                let known = &mut found[usize::from(argument.on_drive)];
+                if known.is_some_and(|known| known != bank) {
+                    let (kernel, argument) = (interface.name, argument.name);
+                    return Err(Error::Invalid(format!(
+                        "card {}: argument {argument} of kernel {kernel} lies in another bank than those like it; \
+                         build the bitstream with `make bitstream`",
+                        card.index()
+                    )));
+                }
+                *known = Some(bank);
+            }
+            kernels.push((interface, kernel));
+        }
+        let [own, drive] = found.map(Option::unwrap_or_default);
+        let banks = Banks { drive, kernels: own };
+        let result = card.allocate(4096, banks.kernels, Placement::Card).map_err(work)?;
+        Ok(Self { queue: Mutex::new(Queue { result, kernels }), banks })
+    }
+
+    pub fn banks(&self) -> Banks {
+        self.banks
+    }
+
+    pub fn check_pairs(
+        &self,
+        call: &CheckPairsCall,
+        buffers: &Buffers,
+        limit: Duration,
+    ) -> Result<PairsCheck> {
+        let indices = buffers.read(call.buffers.indices)?;
+        let bounds = buffers.write(call.buffers.bounds)?;
+        holds(&indices, call.pairs * 4, "indices")?;
+        holds(&bounds, pair_bounds_bytes(call.elements), "bounds")?;
+        let memory: [(&str, &Buffer); 2] = [("indices", &indices), ("bounds", &bounds)];
+        let scalar = |name: &str| match name {
+            "pairs" => Some(call.pairs),
+            "elements" => Some(call.elements),
+            _ => None,
+        };
+        let mut queue = self.queue.lock();
+        // SAFETY: buffers were checked to be long enough, and what is written is locked.
+        let result = unsafe { queue.launch(&CHECK_PAIRS, &memory, &scalar, limit)? };
+        Ok(pairs_check(&result))
+    }
+
+    pub fn update(
+        &self,
+        call: &UpdateCall,
+        buffers: &Buffers,
+        limit: Duration,
+    ) -> Result<UpdateSums> {
+        let param = buffers.write(call.param)?;
+        let exp_avg = call.exp_avg.map(|buffer| buffers.write(buffer)).transpose()?;
+        let exp_avg_sq = call.exp_avg_sq.map(|buffer| buffers.write(buffer)).transpose()?;
+        let weights = call.weights.map(|(buffer, _)| buffers.write(buffer)).transpose()?;
+        let (elements, width) = (call.elements, call.moments.bytes());
+        holds(&param, 4 * elements, "param")?;
+        for (buffer, name) in [(&exp_avg, "exp_avg"), (&exp_avg_sq, "exp_avg_sq")] {
+            if let Some(buffer) = buffer {
+                holds(buffer, width * elements, name)?;
+            }
+        }
+        if let (Some(buffer), Some((_, dtype))) = (&weights, call.weights) {
+            holds(buffer, dtype.bytes() * elements, "weights")?;
+        }
+        // What a rule does not keep is not touched; XRT wants some memory of the bank for it all the same.
+        let moment = |of: &'_ Option<super::buffers::WriteGuard>| -> *const Buffer {
+            of.as_deref().unwrap_or(&param)
+        };
+        // SAFETY: both point to buffers whose guards live to the end of this function.
+        let (first, second) = unsafe { (&*moment(&exp_avg), &*moment(&exp_avg_sq)) };
+        let mut memory: Vec<(&str, &Buffer)> = vec![
+            ("param_in", &param),
+            ("param_out", &param),
+            ("exp_avg_in", first),
+            ("exp_avg_out", first),
+            ("exp_avg_sq_in", second),
+            ("exp_avg_sq_out", second),
+        ];
+        if let Some(weights) = weights.as_deref() {
+            memory.push(("weights_out", weights));
+        }
+        let (dense, indices, values, bounds);
+        let (kernel, gradient) = match call.gradient {
+            GradientBuffers::Dense(buffer, dtype) => {
+                dense = buffers.read(buffer)?;
+                holds(&dense, dtype.bytes() * elements, "gradient")?;
+                memory.push(("gradient", &dense));
+                (&UPDATE, Some(dtype))
+            }
+            GradientBuffers::Pairs { buffers: pairs, pairs: count } => {
+                indices = buffers.read(pairs.indices)?;
+                values = buffers.read(pairs.values)?;
+                bounds = buffers.read(pairs.bounds)?;
+                holds(&indices, 4 * count, "indices")?;
+                holds(&values, 4 * count, "values")?;
+                holds(&bounds, pair_bounds_bytes(call.first_element + elements), "bounds")?;
+                let all: [(&str, &Buffer); 3] =
+                    [("indices", &indices), ("values", &values), ("bounds", &bounds)];
+                memory.extend(all);
+                (&UPDATE_TOPK, None)
+            }
+        };
+        let call = Call {
+            optimizer: call.optimizer,
+            segments: call.segments,
+            first_element: call.first_element,
+            elements,
+            gradient,
+            moments: call.moments,
+            dither: call.dither,
+            weights: call.weights.map(|(_, dtype)| dtype),
+        };
+        let mut queue = self.queue.lock();
+        let mut total = UpdateSums::default();
+        for launch in call.launches()? {
+            let scalar = |name: &str| call.scalar(&launch, name).map(|value| value.bits());
+            // SAFETY: every buffer holds what the formats name, as checked above; pairs are read as far as the table of their
+            // check says, which the device made itself.
+            let result = unsafe { queue.launch(kernel, &memory, &scalar, limit)? };
+            total.add(&sums(&result).0);
+        }
+        Ok(total)
+    }
+}
+
+fn holds(buffer: &Buffer, bytes: u64, name: &str) -> Result<()> {
+    if buffer.len() as u64 >= bytes.next_multiple_of(64) {
+        return Ok(());
+    }
+    let length = buffer.len();
+    Err(Error::Invalid(format!("kernel buffer {name}: {length} bytes, {bytes} are needed")))
+}
+
+impl Queue {
+    /// Runs a kernel and brings its result to the host. Memory without a buffer is not touched by the launch.
+    ///
+    /// # Safety
+    /// As [`Kernel::launch`].
+    unsafe fn launch(
+        &mut self,
+        interface: &KernelInterface,
+        memory: &Memory,
+        scalar: &dyn Fn(&str) -> Option<u64>,
+        limit: Duration,
+    ) -> Result<[u8; RESULT_BYTES]> {
+        let found = self.kernels.iter().find(|(known, _)| known.name == interface.name);
+        let (_, kernel) =
+            found.ok_or_else(|| Error::Invalid("a kernel that is not open".into()))?;
+        let mut values = Vec::with_capacity(interface.arguments.len());
+        for argument in interface.arguments {
+            let name = argument.name;
+            values.push(if argument.kind.is_memory() {
+                let bound = memory.iter().find(|(known, _)| *known == name);
+                Value::Buffer(bound.map_or(&self.result, |(_, buffer)| buffer))
+            } else {
+                let bits = scalar(name).ok_or_else(|| {
+                    let kernel = interface.name;
+                    Error::Invalid(format!("kernel {kernel}: argument {name} has no value"))
+                })?;
+                match argument.kind {
+                    Kind::U64 => Value::U64(bits),
+                    Kind::F32 => Value::F32(f32::from_bits(bits as u32)),
+                    _ => Value::U32(bits as u32),
+                }
+            });
+        }
+        // SAFETY: the caller's promise.
+        unsafe { kernel.launch(&values, limit) }.map_err(work)?;
+        self.result.from_card(RESULT_BYTES, 0).map_err(work)?;
+        let mut result = [0; RESULT_BYTES];
+        result.copy_from_slice(&self.result.as_slice()[..RESULT_BYTES]);
+        Ok(result)
+    }
+}

@@ -1,0 +1,182 @@
+//! A SmartSSD as a near-storage device: the card's memory and kernels, and the drive behind the same switch.
+
+mod buffers;
+mod kernels;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nearfield_runtime::device::{
+    BufferId, BufferRange, CheckPairsCall, DeviceDescription, LocalMemoryUse, NearStorageDevice,
+    PairsCheck, Reach, TrafficCounters, UpdateCall,
+};
+use nearfield_runtime::graph::{Direction, Op, Place, Traffic};
+use nearfield_runtime::io::{DriveFile, IoEngine};
+use nearfield_runtime::kernels::UpdateSums;
+use nearfield_runtime::{Error, Result};
+
+use crate::xclbin::{Xclbin, kernels_digest};
+use crate::xrt::{Card, Placement, Xrt};
+use buffers::Buffers;
+use kernels::CardKernels;
+
+/// Longest time that a kernel may take. The largest subgroup that fits takes seconds.
+const RUN_LIMIT: Duration = Duration::from_secs(60);
+
+/// Memory of a SmartSSD: 4 GiB of DDR4 less what the platform takes.
+const MEMORY_BYTES: u64 = 3_800_000_000;
+
+/// Cards of this machine, in the order of their indices: drive `i` belongs to card `i`.
+#[derive(Debug)]
+pub struct SmartSsds {
+    xrt: Xrt,
+    bitstream: PathBuf,
+}
+
+impl SmartSsds {
+    /// Loads XRT, and reads the bitstream's description.
+    ///
+    /// # Errors
+    /// XRT is not there; the bitstream is damaged or has other kernels than this program.
+    pub fn new(bitstream: &Path) -> Result<Self> {
+        let container = Xclbin::read(bitstream).map_err(work)?;
+        container.check(&kernels_digest()).map_err(work)?;
+        Ok(Self { xrt: Xrt::load().map_err(work)?, bitstream: bitstream.to_owned() })
+    }
+
+    /// The device of a drive.
+    ///
+    /// # Errors
+    /// The card is not there, in use, or does not take the bitstream.
+    pub fn attach(&self, drive: u32, engine: &Arc<IoEngine>) -> Result<SmartSsd> {
+        let card = Card::open(&self.xrt, drive, &self.bitstream).map_err(work)?;
+        let kernels = CardKernels::open(&card)?;
+        let buffers = Buffers::new(drive, card, kernels.banks());
+        let engine = Arc::clone(engine);
+        Ok(SmartSsd { drive, buffers, kernels, engine, counters: TrafficCounters::default() })
+    }
+}
+
+fn work(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::Work(Box::new(error))
+}
+
+/// A card and its drive.
+#[derive(Debug)]
+pub struct SmartSsd {
+    drive: u32,
+    // Fields are dropped in this order: what lies on the card goes before the card itself.
+    buffers: Buffers,
+    kernels: CardKernels,
+    engine: Arc<IoEngine>,
+    counters: TrafficCounters,
+}
+
+impl SmartSsd {
+    fn count_storage(&self, direction: Direction, other: Place, bytes: u64) {
+        let op = Op::Storage { direction, drive: self.drive, other, bytes };
+        self.counters.add(Traffic::of(&op));
+    }
+
+    fn count_copy(&self, from: Place, to: Place, bytes: u64) {
+        self.counters.add(Traffic::of(&Op::Transfer { from, to, bytes }));
+    }
+}
+
+fn same_length(local: u64, host: usize) -> Result<()> {
+    if local == host as u64 {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!("a copy of {local} bytes with a host buffer of {host} bytes")))
+}
+
+impl NearStorageDevice for SmartSsd {
+    fn describe(&self) -> DeviceDescription {
+        DeviceDescription {
+            kind: "xrt",
+            local_memory_bytes: MEMORY_BYTES,
+            storage_backend: self.engine.backend(),
+        }
+    }
+
+    fn allocate(&self, bytes: u64, reach: Reach) -> Result<BufferId> {
+        self.buffers.allocate(bytes, reach)
+    }
+
+    fn release(&self, buffer: BufferId) -> Result<()> {
+        self.buffers.release(buffer)
+    }
+
+    fn storage_to_local(&self, file: &DriveFile, offset: u64, to: BufferRange) -> Result<()> {
+        let mut buffer = self.buffers.write(to.buffer)?;
+        let bounds = self.buffers.bounds(to, buffer.len())?;
+        // The card's memory in its window on the bus: the drive writes there itself.
+        self.engine.read(file, offset, &mut buffer.as_mut_slice()[bounds])?;
+        self.count_storage(Direction::Read, Place::Local(self.drive), to.bytes);
+        Ok(())
+    }
+
+    fn local_to_storage(&self, from: BufferRange, file: &DriveFile, offset: u64) -> Result<()> {
+        let buffer = self.buffers.read(from.buffer)?;
+        let bounds = self.buffers.bounds(from, buffer.len())?;
+        self.engine.write(file, offset, &buffer.as_slice()[bounds])?;
+        self.count_storage(Direction::Write, Place::Local(self.drive), from.bytes);
+        Ok(())
+    }
+
+    fn check_pairs(&self, call: &CheckPairsCall) -> Result<PairsCheck> {
+        self.kernels.check_pairs(call, &self.buffers, RUN_LIMIT)
+    }
+
+    fn update(&self, call: &UpdateCall) -> Result<UpdateSums> {
+        self.kernels.update(call, &self.buffers, RUN_LIMIT)
+    }
+
+    fn local_to_host(&self, from: BufferRange, to: &mut [u8]) -> Result<()> {
+        same_length(from.bytes, to.len())?;
+        let buffer = self.buffers.read(from.buffer)?;
+        let bounds = self.buffers.bounds(from, buffer.len())?;
+        if buffer.placement() == Placement::Bus {
+            to.copy_from_slice(&buffer.as_slice()[bounds]);
+        } else {
+            // The host's copy is brought up to date, which no one else may look at meanwhile.
+            drop(buffer);
+            let mut buffer = self.buffers.write(from.buffer)?;
+            buffer.from_card(bounds.len(), bounds.start).map_err(work)?;
+            to.copy_from_slice(&buffer.as_slice()[bounds]);
+        }
+        self.count_copy(Place::Local(self.drive), Place::HOST, from.bytes);
+        Ok(())
+    }
+
+    fn host_to_local(&self, from: &[u8], to: BufferRange) -> Result<()> {
+        let mut buffer = self.buffers.write(to.buffer)?;
+        let bounds = self.buffers.bounds(to, buffer.len())?;
+        same_length(to.bytes, from.len())?;
+        buffer.as_mut_slice()[bounds.clone()].copy_from_slice(from);
+        buffer.to_card(bounds.len(), bounds.start).map_err(work)?;
+        self.count_copy(Place::HOST, Place::Local(self.drive), to.bytes);
+        Ok(())
+    }
+
+    fn storage_to_host(&self, file: &DriveFile, offset: u64, to: &mut [u8]) -> Result<()> {
+        self.engine.read(file, offset, to)?;
+        self.count_storage(Direction::Read, Place::HOST, to.len() as u64);
+        Ok(())
+    }
+
+    fn host_to_storage(&self, from: &[u8], file: &DriveFile, offset: u64) -> Result<()> {
+        self.engine.write(file, offset, from)?;
+        self.count_storage(Direction::Write, Place::HOST, from.len() as u64);
+        Ok(())
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.counters.total()
+    }
+
+    fn local_memory(&self) -> LocalMemoryUse {
+        self.buffers.usage()
+    }
+}
