@@ -66,81 +66,85 @@ const fn own(name: &'static str, kind: Kind) -> Argument {
     Argument { name, kind, on_drive: false }
 }
 
+/// State and results, of both updates.
+const STATE: [Argument; 8] = [
+    stored("param_in", Kind::Read),
+    stored("exp_avg_in", Kind::Read),
+    stored("exp_avg_sq_in", Kind::Read),
+    stored("param_out", Kind::Write),
+    stored("exp_avg_out", Kind::Write),
+    stored("exp_avg_sq_out", Kind::Write),
+    own("weights_out", Kind::Write),
+    own("result", Kind::Write),
+];
+
+/// What is updated, and by which rule.
+const RUN: [Argument; 7] = [
+    own("start", Kind::U64),
+    own("elements", Kind::U64),
+    own("begin", Kind::U64),
+    own("end", Kind::U64),
+    own("first_element", Kind::U64),
+    own("origin", Kind::U64),
+    own("rule", Kind::U32),
+];
+
+/// Formats, random bits and scalars.
+const NUMBERS: [Argument; 14] = [
+    own("moment_format", Kind::U32),
+    own("weights_format", Kind::U32),
+    own("key0", Kind::U32),
+    own("key1", Kind::U32),
+    own("unscale", Kind::F32),
+    own("beta1", Kind::F32),
+    own("one_minus_beta1", Kind::F32),
+    own("beta2", Kind::F32),
+    own("one_minus_beta2", Kind::F32),
+    own("bias_root", Kind::F32),
+    own("alpha", Kind::F32),
+    own("eps", Kind::F32),
+    own("omega", Kind::F32),
+    own("decay", Kind::F32),
+];
+
+/// Lists one after the other, `N` arguments together.
+const fn join<const N: usize>(lists: &[&[Argument]]) -> [Argument; N] {
+    let mut joined = [lists[0][0]; N];
+    let (mut list, mut at) = (0, 0);
+    while list < lists.len() {
+        let mut place = 0;
+        while place < lists[list].len() {
+            joined[at] = lists[list][place];
+            at += 1;
+            place += 1;
+        }
+        list += 1;
+    }
+    assert!(at == N, "as many arguments as the lists have");
+    joined
+}
+
 /// The update rule on a dense gradient.
 pub const UPDATE: KernelInterface = KernelInterface {
     name: "update",
-    arguments: &[
-        stored("gradient", Kind::Read),
-        stored("param_in", Kind::Read),
-        stored("exp_avg_in", Kind::Read),
-        stored("exp_avg_sq_in", Kind::Read),
-        stored("param_out", Kind::Write),
-        stored("exp_avg_out", Kind::Write),
-        stored("exp_avg_sq_out", Kind::Write),
-        own("weights_out", Kind::Write),
-        own("result", Kind::Write),
-        own("start", Kind::U64),
-        own("elements", Kind::U64),
-        own("begin", Kind::U64),
-        own("end", Kind::U64),
-        own("first_element", Kind::U64),
-        own("origin", Kind::U64),
-        own("rule", Kind::U32),
-        own("gradient_format", Kind::U32),
-        own("moment_format", Kind::U32),
-        own("weights_format", Kind::U32),
-        own("key0", Kind::U32),
-        own("key1", Kind::U32),
-        own("unscale", Kind::F32),
-        own("beta1", Kind::F32),
-        own("one_minus_beta1", Kind::F32),
-        own("beta2", Kind::F32),
-        own("one_minus_beta2", Kind::F32),
-        own("bias_root", Kind::F32),
-        own("alpha", Kind::F32),
-        own("eps", Kind::F32),
-        own("omega", Kind::F32),
-        own("decay", Kind::F32),
-    ],
+    arguments: &join::<31>(&[
+        &[stored("gradient", Kind::Read)],
+        &STATE,
+        &RUN,
+        &[own("gradient_format", Kind::U32)],
+        &NUMBERS,
+    ]),
 };
 
 /// The update rule on kept pairs.
 pub const UPDATE_TOPK: KernelInterface = KernelInterface {
     name: "update_topk",
-    arguments: &[
-        stored("indices", Kind::Read),
-        stored("values", Kind::Read),
-        own("bounds", Kind::Read),
-        stored("param_in", Kind::Read),
-        stored("exp_avg_in", Kind::Read),
-        stored("exp_avg_sq_in", Kind::Read),
-        stored("param_out", Kind::Write),
-        stored("exp_avg_out", Kind::Write),
-        stored("exp_avg_sq_out", Kind::Write),
-        own("weights_out", Kind::Write),
-        own("result", Kind::Write),
-        own("start", Kind::U64),
-        own("elements", Kind::U64),
-        own("begin", Kind::U64),
-        own("end", Kind::U64),
-        own("first_element", Kind::U64),
-        own("origin", Kind::U64),
-        own("rule", Kind::U32),
-        own("moment_format", Kind::U32),
-        own("weights_format", Kind::U32),
-        own("key0", Kind::U32),
-        own("key1", Kind::U32),
-        own("unscale", Kind::F32),
-        own("beta1", Kind::F32),
-        own("one_minus_beta1", Kind::F32),
-        own("beta2", Kind::F32),
-        own("one_minus_beta2", Kind::F32),
-        own("bias_root", Kind::F32),
-        own("alpha", Kind::F32),
-        own("eps", Kind::F32),
-        own("omega", Kind::F32),
-        own("decay", Kind::F32),
-    ],
+    arguments: &join::<32>(&[
+        &[stored("indices", Kind::Read), stored("values", Kind::Read), own("bounds", Kind::Read)],
+        &STATE,
+        &RUN,
+        &NUMBERS,
+    ]),
 };
 
 /// The check of kept pairs.

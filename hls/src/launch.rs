@@ -1,6 +1,7 @@
 //! From a call of the runtime to launches of a kernel: one for each run of elements with scalars of its own, and one for the
 //! padding behind them.
 
+use nearfield_runtime::device::BOUNDS_CHUNK;
 use nearfield_runtime::kernels::{Dither, Scalars, Segment, UpdateSums};
 use nearfield_runtime::types::{DType, Optimizer};
 use nearfield_runtime::{Error, Result};
@@ -11,7 +12,7 @@ use crate::interface::KernelInterface;
 pub const GRAIN: u64 = 32;
 
 /// Elements of one pass of the dataflow, and of one entry of the table of pairs.
-pub const CHUNK: u64 = 65_536;
+pub const CHUNK: u64 = BOUNDS_CHUNK;
 
 /// The value of an argument that is not memory.
 #[derive(Debug, Clone, Copy, PartialEq)]

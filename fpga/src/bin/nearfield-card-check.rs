@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use nearfield_fpga::xrt::{Buffer, Card, Kernel, Placement, Value, Xrt};
-use nearfield_hls::interface::{CHECK_PAIRS, KernelInterface, Kind, UPDATE, UPDATE_TOPK};
+use nearfield_fpga::device::bind;
+use nearfield_fpga::xrt::{Buffer, Card, Kernel, Placement, Xrt};
+use nearfield_hls::interface::{CHECK_PAIRS, KernelInterface, UPDATE, UPDATE_TOPK};
 use nearfield_hls::launch::{Call, RESULT_BYTES, sums};
 use nearfield_hls::native::pairs_check;
 use nearfield_runtime::device::{
@@ -215,22 +216,11 @@ impl Bound {
         scalar: &dyn Fn(&str) -> Option<u64>,
         limit: Duration,
     ) -> Result<(), Error> {
-        let mut values = Vec::new();
-        for argument in self.interface.arguments {
-            let name = argument.name;
-            let missing = || format!("argument {name} has no value");
-            values.push(if argument.kind.is_memory() {
-                let found = buffers.iter().find(|(buffer, _)| *buffer == bound(name));
-                Value::Buffer(&found.ok_or_else(missing)?.1)
-            } else {
-                let bits = scalar(name).ok_or_else(missing)?;
-                match argument.kind {
-                    Kind::U64 => Value::U64(bits),
-                    Kind::F32 => Value::F32(f32::from_bits(bits as u32)),
-                    _ => Value::U32(bits as u32),
-                }
-            });
-        }
+        let buffer = |name: &str| {
+            let found = buffers.iter().find(|(buffer, _)| *buffer == bound(name));
+            found.map(|(_, buffer)| buffer)
+        };
+        let values = bind(self.interface, &buffer, scalar)?;
         // SAFETY: buffers are as long as the arrays of the case, in whole pages, and nothing else uses them.
         unsafe { self.kernel.launch(&values, limit)? };
         Ok(())

@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use nearfield_hls::interface::{CHECK_PAIRS, KERNELS, KernelInterface, Kind, UPDATE, UPDATE_TOPK};
+use nearfield_hls::interface::{CHECK_PAIRS, KERNELS, KernelInterface, UPDATE, UPDATE_TOPK};
 use nearfield_hls::launch::{Call, RESULT_BYTES, sums};
 use nearfield_hls::native::pairs_check;
 use nearfield_runtime::device::{
-    CheckPairsCall, GradientBuffers, PairsCheck, UpdateCall, pair_bounds_bytes,
+    BufferTable, CheckPairsCall, GradientBuffers, PairsCheck, UpdateCall, pair_bounds_bytes,
 };
 use nearfield_runtime::kernels::UpdateSums;
 use nearfield_runtime::{Error, Result};
 use parking_lot::Mutex;
 
-use super::buffers::{Banks, Buffers};
+use super::arguments::bind;
+use super::buffers::Banks;
 use super::work;
-use crate::xrt::{Buffer, Card, Kernel, Placement, Value};
+use crate::xrt::{Buffer, Card, Kernel, Placement};
 
 /// Kernels, and the word that they leave results in. One runs at a time.
 #[derive(Debug)]
@@ -70,7 +71,7 @@ impl CardKernels {
     pub fn check_pairs(
         &self,
         call: &CheckPairsCall,
-        buffers: &Buffers,
+        buffers: &BufferTable<Buffer>,
         limit: Duration,
     ) -> Result<PairsCheck> {
         let indices = buffers.read(call.buffers.indices)?;
@@ -92,7 +93,7 @@ impl CardKernels {
     pub fn update(
         &self,
         call: &UpdateCall,
-        buffers: &Buffers,
+        buffers: &BufferTable<Buffer>,
         limit: Duration,
     ) -> Result<UpdateSums> {
         let param = buffers.write(call.param)?;
@@ -110,11 +111,8 @@ impl CardKernels {
             holds(buffer, dtype.bytes() * elements, "weights")?;
         }
         // What a rule does not keep is not touched; XRT wants some memory of the bank for it all the same.
-        let moment = |of: &'_ Option<super::buffers::WriteGuard>| -> *const Buffer {
-            of.as_deref().unwrap_or(&param)
-        };
-        // SAFETY: both point to buffers whose guards live to the end of this function.
-        let (first, second) = unsafe { (&*moment(&exp_avg), &*moment(&exp_avg_sq)) };
+        let first = exp_avg.as_deref().unwrap_or(&param);
+        let second = exp_avg_sq.as_deref().unwrap_or(&param);
         let mut memory: Vec<(&str, &Buffer)> = vec![
             ("param_in", &param),
             ("param_out", &param),
@@ -193,24 +191,11 @@ impl Queue {
         let found = self.kernels.iter().find(|(known, _)| known.name == interface.name);
         let (_, kernel) =
             found.ok_or_else(|| Error::Invalid("a kernel that is not open".into()))?;
-        let mut values = Vec::with_capacity(interface.arguments.len());
-        for argument in interface.arguments {
-            let name = argument.name;
-            values.push(if argument.kind.is_memory() {
-                let bound = memory.iter().find(|(known, _)| *known == name);
-                Value::Buffer(bound.map_or(&self.result, |(_, buffer)| buffer))
-            } else {
-                let bits = scalar(name).ok_or_else(|| {
-                    let kernel = interface.name;
-                    Error::Invalid(format!("kernel {kernel}: argument {name} has no value"))
-                })?;
-                match argument.kind {
-                    Kind::U64 => Value::U64(bits),
-                    Kind::F32 => Value::F32(f32::from_bits(bits as u32)),
-                    _ => Value::U32(bits as u32),
-                }
-            });
-        }
+        let buffer = |name: &str| {
+            let bound = memory.iter().find(|(known, _)| *known == name);
+            Some(bound.map_or(&self.result, |(_, buffer)| buffer))
+        };
+        let values = bind(interface, &buffer, scalar)?;
         // SAFETY: the caller's promise.
         unsafe { kernel.launch(&values, limit) }.map_err(work)?;
         self.result.from_card(RESULT_BYTES, 0).map_err(work)?;

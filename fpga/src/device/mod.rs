@@ -1,5 +1,6 @@
 //! A SmartSSD as a near-storage device: the card's memory and kernels, and the drive behind the same switch.
 
+mod arguments;
 mod buffers;
 mod kernels;
 
@@ -11,13 +12,14 @@ use nearfield_runtime::device::{
     BufferId, BufferRange, CheckPairsCall, DeviceDescription, LocalMemoryUse, NearStorageDevice,
     PairsCheck, Reach, TrafficCounters, UpdateCall,
 };
-use nearfield_runtime::graph::{Direction, Op, Place, Traffic};
+use nearfield_runtime::graph::{Direction, Place, Traffic};
 use nearfield_runtime::io::{DriveFile, IoEngine};
 use nearfield_runtime::kernels::UpdateSums;
 use nearfield_runtime::{Error, Result};
 
 use crate::xclbin::{Xclbin, kernels_digest};
 use crate::xrt::{Card, Placement, Xrt};
+pub use arguments::bind;
 use buffers::Buffers;
 use kernels::CardKernels;
 
@@ -73,24 +75,6 @@ pub struct SmartSsd {
     counters: TrafficCounters,
 }
 
-impl SmartSsd {
-    fn count_storage(&self, direction: Direction, other: Place, bytes: u64) {
-        let op = Op::Storage { direction, drive: self.drive, other, bytes };
-        self.counters.add(Traffic::of(&op));
-    }
-
-    fn count_copy(&self, from: Place, to: Place, bytes: u64) {
-        self.counters.add(Traffic::of(&Op::Transfer { from, to, bytes }));
-    }
-}
-
-fn same_length(local: u64, host: usize) -> Result<()> {
-    if local == host as u64 {
-        return Ok(());
-    }
-    Err(Error::Invalid(format!("a copy of {local} bytes with a host buffer of {host} bytes")))
-}
-
 impl NearStorageDevice for SmartSsd {
     fn describe(&self) -> DeviceDescription {
         DeviceDescription {
@@ -105,70 +89,75 @@ impl NearStorageDevice for SmartSsd {
     }
 
     fn release(&self, buffer: BufferId) -> Result<()> {
-        self.buffers.release(buffer)
+        self.buffers.table.release(buffer)
     }
 
     fn storage_to_local(&self, file: &DriveFile, offset: u64, to: BufferRange) -> Result<()> {
-        let mut buffer = self.buffers.write(to.buffer)?;
-        let bounds = self.buffers.bounds(to, buffer.len())?;
+        let mut buffer = self.buffers.table.write(to.buffer)?;
+        let bounds = self.buffers.table.bounds(to, buffer.len())?;
         // The card's memory in its window on the bus: the drive writes there itself.
         self.engine.read(file, offset, &mut buffer.as_mut_slice()[bounds])?;
-        self.count_storage(Direction::Read, Place::Local(self.drive), to.bytes);
+        self.counters.add_storage(Direction::Read, self.drive, Place::Local(self.drive), to.bytes);
         Ok(())
     }
 
     fn local_to_storage(&self, from: BufferRange, file: &DriveFile, offset: u64) -> Result<()> {
-        let buffer = self.buffers.read(from.buffer)?;
-        let bounds = self.buffers.bounds(from, buffer.len())?;
+        let buffer = self.buffers.table.read(from.buffer)?;
+        let bounds = self.buffers.table.bounds(from, buffer.len())?;
         self.engine.write(file, offset, &buffer.as_slice()[bounds])?;
-        self.count_storage(Direction::Write, Place::Local(self.drive), from.bytes);
+        self.counters.add_storage(
+            Direction::Write,
+            self.drive,
+            Place::Local(self.drive),
+            from.bytes,
+        );
         Ok(())
     }
 
     fn check_pairs(&self, call: &CheckPairsCall) -> Result<PairsCheck> {
-        self.kernels.check_pairs(call, &self.buffers, RUN_LIMIT)
+        self.kernels.check_pairs(call, &self.buffers.table, RUN_LIMIT)
     }
 
     fn update(&self, call: &UpdateCall) -> Result<UpdateSums> {
-        self.kernels.update(call, &self.buffers, RUN_LIMIT)
+        self.kernels.update(call, &self.buffers.table, RUN_LIMIT)
     }
 
     fn local_to_host(&self, from: BufferRange, to: &mut [u8]) -> Result<()> {
-        same_length(from.bytes, to.len())?;
-        let buffer = self.buffers.read(from.buffer)?;
-        let bounds = self.buffers.bounds(from, buffer.len())?;
+        from.matches(to)?;
+        let buffer = self.buffers.table.read(from.buffer)?;
+        let bounds = self.buffers.table.bounds(from, buffer.len())?;
         if buffer.placement() == Placement::Bus {
             to.copy_from_slice(&buffer.as_slice()[bounds]);
         } else {
             // The host's copy is brought up to date, which no one else may look at meanwhile.
             drop(buffer);
-            let mut buffer = self.buffers.write(from.buffer)?;
+            let mut buffer = self.buffers.table.write(from.buffer)?;
             buffer.from_card(bounds.len(), bounds.start).map_err(work)?;
             to.copy_from_slice(&buffer.as_slice()[bounds]);
         }
-        self.count_copy(Place::Local(self.drive), Place::HOST, from.bytes);
+        self.counters.add_copy(Place::Local(self.drive), Place::HOST, from.bytes);
         Ok(())
     }
 
     fn host_to_local(&self, from: &[u8], to: BufferRange) -> Result<()> {
-        let mut buffer = self.buffers.write(to.buffer)?;
-        let bounds = self.buffers.bounds(to, buffer.len())?;
-        same_length(to.bytes, from.len())?;
+        let mut buffer = self.buffers.table.write(to.buffer)?;
+        let bounds = self.buffers.table.bounds(to, buffer.len())?;
+        to.matches(from)?;
         buffer.as_mut_slice()[bounds.clone()].copy_from_slice(from);
         buffer.to_card(bounds.len(), bounds.start).map_err(work)?;
-        self.count_copy(Place::HOST, Place::Local(self.drive), to.bytes);
+        self.counters.add_copy(Place::HOST, Place::Local(self.drive), to.bytes);
         Ok(())
     }
 
     fn storage_to_host(&self, file: &DriveFile, offset: u64, to: &mut [u8]) -> Result<()> {
         self.engine.read(file, offset, to)?;
-        self.count_storage(Direction::Read, Place::HOST, to.len() as u64);
+        self.counters.add_storage(Direction::Read, self.drive, Place::HOST, to.len() as u64);
         Ok(())
     }
 
     fn host_to_storage(&self, from: &[u8], file: &DriveFile, offset: u64) -> Result<()> {
         self.engine.write(file, offset, from)?;
-        self.count_storage(Direction::Write, Place::HOST, from.len() as u64);
+        self.counters.add_storage(Direction::Write, self.drive, Place::HOST, from.len() as u64);
         Ok(())
     }
 
@@ -177,6 +166,6 @@ impl NearStorageDevice for SmartSsd {
     }
 
     fn local_memory(&self) -> LocalMemoryUse {
-        self.buffers.usage()
+        self.buffers.table.usage()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::graph::Traffic;
+use crate::graph::{Direction, Op, Place, Traffic};
 
 /// Data bytes over each link, counted when a transfer has completed.
 #[derive(Debug, Default)]
@@ -24,6 +24,16 @@ impl TrafficCounters {
         self.internal_write.fetch_add(moved.internal_write, Relaxed);
         self.media_read.fetch_add(moved.media_read, Relaxed);
         self.media_write.fetch_add(moved.media_write, Relaxed);
+    }
+
+    /// Adds a completed transfer between drive `drive` and `other`.
+    pub fn add_storage(&self, direction: Direction, drive: u32, other: Place, bytes: u64) {
+        self.add(Traffic::of(&Op::Storage { direction, drive, other, bytes }));
+    }
+
+    /// Adds a completed copy.
+    pub fn add_copy(&self, from: Place, to: Place, bytes: u64) {
+        self.add(Traffic::of(&Op::Transfer { from, to, bytes }));
     }
 
     /// All bytes so far.

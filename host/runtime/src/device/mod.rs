@@ -10,14 +10,16 @@ mod counters;
 mod emulated;
 mod kernels;
 mod software;
+mod table;
 
 pub use bank::BufferBank;
 pub use counters::TrafficCounters;
 pub use emulated::{EmulatedDevice, SharedLink, SpeedLimits};
 pub use kernels::{CpuKernels, Kernels, Launch, LocalGradient};
 pub use software::{SoftwareDevice, SoftwareOptions};
+pub use table::{BufferTable, ReadGuard, WriteGuard};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::graph::Traffic;
 use crate::io::DriveFile;
 use crate::kernels::{Dither, Segment, UpdateSums};
@@ -52,6 +54,18 @@ impl BufferRange {
     pub const fn start_of(buffer: BufferId, bytes: u64) -> Self {
         Self { buffer, offset: 0, bytes }
     }
+
+    /// Checks that a host buffer is as long as the range.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`] when it is not.
+    pub fn matches(&self, host: &[u8]) -> Result<()> {
+        if self.bytes == host.len() as u64 {
+            return Ok(());
+        }
+        let (local, host) = (self.bytes, host.len());
+        Err(Error::Invalid(format!("a copy of {local} bytes with a host buffer of {host} bytes")))
+    }
 }
 
 /// Buffers of a compressed gradient.
@@ -65,8 +79,8 @@ pub struct PairBuffers {
     pub bounds: BufferId,
 }
 
-/// Elements whose pairs one entry of a table of bounds finds.
-const BOUNDS_CHUNK: u64 = 65_536;
+/// Elements whose pairs one entry of [`PairBuffers::bounds`] finds.
+pub const BOUNDS_CHUNK: u64 = 65_536;
 
 /// Bytes of [`PairBuffers::bounds`] for a subgroup of `elements`: 4 for each chunk of 65 536 and 4 more, in whole words of
 /// 64.

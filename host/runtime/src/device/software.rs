@@ -6,8 +6,8 @@ use super::{
     BufferBank, BufferId, BufferRange, CheckPairsCall, DeviceDescription, Kernels, LocalMemoryUse,
     NearStorageDevice, PairsCheck, Reach, TrafficCounters, UpdateCall,
 };
-use crate::error::{Error, Result};
-use crate::graph::{Direction, Op, Place, Traffic};
+use crate::error::Result;
+use crate::graph::{Direction, Place, Traffic};
 use crate::io::{DriveFile, IoEngine};
 use crate::kernels::UpdateSums;
 use crate::memory::Arena;
@@ -40,22 +40,6 @@ impl SoftwareDevice {
         let bank = BufferBank::new(&format!("device of drive {drive}"), arena);
         Self { drive, engine, bank, kernels, counters: TrafficCounters::default() }
     }
-
-    fn count_storage(&self, direction: Direction, other: Place, bytes: u64) {
-        let op = Op::Storage { direction, drive: self.drive, other, bytes };
-        self.counters.add(Traffic::of(&op));
-    }
-
-    fn count_copy(&self, from: Place, to: Place, bytes: u64) {
-        self.counters.add(Traffic::of(&Op::Transfer { from, to, bytes }));
-    }
-}
-
-fn same_length(local: u64, host: usize) -> Result<()> {
-    if local == host as u64 {
-        return Ok(());
-    }
-    Err(Error::Invalid(format!("a copy of {local} bytes with a host buffer of {host} bytes")))
 }
 
 impl NearStorageDevice for SoftwareDevice {
@@ -79,7 +63,7 @@ impl NearStorageDevice for SoftwareDevice {
         let mut buffer = self.bank.write(to.buffer)?;
         let bounds = self.bank.bounds(to, buffer.len())?;
         self.engine.read(file, offset, &mut buffer[bounds])?;
-        self.count_storage(Direction::Read, Place::Local(self.drive), to.bytes);
+        self.counters.add_storage(Direction::Read, self.drive, Place::Local(self.drive), to.bytes);
         Ok(())
     }
 
@@ -87,7 +71,12 @@ impl NearStorageDevice for SoftwareDevice {
         let buffer = self.bank.read(from.buffer)?;
         let bounds = self.bank.bounds(from, buffer.len())?;
         self.engine.write(file, offset, &buffer[bounds])?;
-        self.count_storage(Direction::Write, Place::Local(self.drive), from.bytes);
+        self.counters.add_storage(
+            Direction::Write,
+            self.drive,
+            Place::Local(self.drive),
+            from.bytes,
+        );
         Ok(())
     }
 
@@ -102,30 +91,30 @@ impl NearStorageDevice for SoftwareDevice {
     fn local_to_host(&self, from: BufferRange, to: &mut [u8]) -> Result<()> {
         let buffer = self.bank.read(from.buffer)?;
         let bounds = self.bank.bounds(from, buffer.len())?;
-        same_length(from.bytes, to.len())?;
+        from.matches(to)?;
         to.copy_from_slice(&buffer[bounds]);
-        self.count_copy(Place::Local(self.drive), Place::HOST, from.bytes);
+        self.counters.add_copy(Place::Local(self.drive), Place::HOST, from.bytes);
         Ok(())
     }
 
     fn host_to_local(&self, from: &[u8], to: BufferRange) -> Result<()> {
         let mut buffer = self.bank.write(to.buffer)?;
         let bounds = self.bank.bounds(to, buffer.len())?;
-        same_length(to.bytes, from.len())?;
+        to.matches(from)?;
         buffer[bounds].copy_from_slice(from);
-        self.count_copy(Place::HOST, Place::Local(self.drive), to.bytes);
+        self.counters.add_copy(Place::HOST, Place::Local(self.drive), to.bytes);
         Ok(())
     }
 
     fn storage_to_host(&self, file: &DriveFile, offset: u64, to: &mut [u8]) -> Result<()> {
         self.engine.read(file, offset, to)?;
-        self.count_storage(Direction::Read, Place::HOST, to.len() as u64);
+        self.counters.add_storage(Direction::Read, self.drive, Place::HOST, to.len() as u64);
         Ok(())
     }
 
     fn host_to_storage(&self, from: &[u8], file: &DriveFile, offset: u64) -> Result<()> {
         self.engine.write(file, offset, from)?;
-        self.count_storage(Direction::Write, Place::HOST, from.len() as u64);
+        self.counters.add_storage(Direction::Write, self.drive, Place::HOST, from.len() as u64);
         Ok(())
     }
 

@@ -216,7 +216,9 @@ impl Assembly {
         let Blueprint { layout, staging, budget, .. } = &engine.blueprint;
         let options = &engine.options;
         for drive in 0..layout.drives {
-            if options.system.near_storage() {
+            // Devices of another kind bring their own memory.
+            let in_host_memory = !matches!(config.device, DeviceChoice::Attached(_));
+            if options.system.near_storage() && in_host_memory {
                 let bytes = budget.device_local_bytes[drive as usize];
                 self.device_arenas.push(Arena::new("device local memory", bytes, lock)?);
             }
