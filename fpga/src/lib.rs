@@ -2,10 +2,11 @@
 //!
 //! [`xrt`] loads XRT's C library at run time. [`bitstream`] builds what a card is loaded with, [`mod@xclbin`] reads and writes the
 //! containers that bitstreams come in. [`card`] is the process that plays an emulated card, and [`emulation`] sets up XRT's own
-//! software emulation around it.
+//! software emulation around it. [`mod@check`] compares what a card computes with the CPU.
 
 pub mod bitstream;
 pub mod card;
+pub mod check;
 pub mod device;
 pub mod emulation;
 pub mod xclbin;

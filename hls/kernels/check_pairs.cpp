@@ -56,6 +56,7 @@ check_words:
     set_lane(out, 0, std::uint32_t(sum));
     set_lane(out, 1, std::uint32_t(sum >> 32));
     set_lane(out, 2, bad);
+    set_lane(out, 3, pairs);
     result[0] = out;
 }
 

@@ -83,6 +83,13 @@ pub struct Launch {
     scalars: Option<Scalars>,
 }
 
+impl Launch {
+    /// Elements that it updates or copies.
+    pub fn elements(&self) -> u64 {
+        self.end - self.begin
+    }
+}
+
 impl Call<'_> {
     /// The launches of the call, in order.
     ///

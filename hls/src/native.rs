@@ -181,3 +181,9 @@ pub fn pairs_check(result: &[u8; RESULT_BYTES]) -> PairsCheck {
         first_wrong: (word(2) != u32::MAX).then(|| u64::from(word(2))),
     }
 }
+
+/// How many pairs `check_pairs` says to have looked at.
+pub fn pairs_counted(result: &[u8; RESULT_BYTES]) -> u64 {
+    let (words, _) = result.as_chunks::<4>();
+    u64::from(u32::from_le_bytes(words[3]))
+}

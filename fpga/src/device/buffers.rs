@@ -22,8 +22,8 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    pub fn new(drive: u32, card: Card, banks: Banks) -> Self {
-        Self { table: BufferTable::new(&format!("card of drive {drive}")), card, banks }
+    pub fn new(card: Card, banks: Banks) -> Self {
+        Self { table: BufferTable::new(&format!("card {}", card.name())), card, banks }
     }
 
     pub fn allocate(&self, bytes: u64, reach: Reach) -> Result<BufferId> {
@@ -34,7 +34,7 @@ impl Buffers {
         let whole = bytes.max(1).next_multiple_of(4096) as usize;
         let mut buffer = self.card.allocate(whole, bank, placement).map_err(work)?;
         // A page of the window is only there for a drive once it was touched.
-        buffer.as_mut_slice().fill(0);
+        buffer.clear().map_err(work)?;
         Ok(self.table.insert(buffer, bytes))
     }
 }

@@ -1,10 +1,11 @@
 //! The kernels of a card, called as the runtime calls those of any device.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use nearfield_hls::interface::{CHECK_PAIRS, KERNELS, KernelInterface, UPDATE, UPDATE_TOPK};
 use nearfield_hls::launch::{Call, RESULT_BYTES, sums};
-use nearfield_hls::native::pairs_check;
+use nearfield_hls::native::{pairs_check, pairs_counted};
 use nearfield_runtime::device::{
     BufferTable, CheckPairsCall, GradientBuffers, PairsCheck, UpdateCall, pair_bounds_bytes,
 };
@@ -15,7 +16,7 @@ use parking_lot::Mutex;
 use super::arguments::bind;
 use super::buffers::Banks;
 use super::work;
-use crate::xrt::{Buffer, Card, Kernel, Placement};
+use crate::xrt::{Buffer, Card, CardName, Kernel, Placement};
 
 /// Kernels, and the word that they leave results in. One runs at a time.
 #[derive(Debug)]
@@ -26,20 +27,26 @@ pub struct CardKernels {
 
 #[derive(Debug)]
 struct Queue {
-    result: Buffer,
     kernels: Vec<(&'static KernelInterface, Kernel)>,
+    result: Buffer,
+    card: CardName,
+    limit: Duration,
 }
+
+/// What the result holds before a run.
+const UNWRITTEN: [u8; RESULT_BYTES] = [0xa5; RESULT_BYTES];
 
 /// Memory of an update by the arguments' names.
 type Memory<'a> = [(&'a str, &'a Buffer)];
 
 impl CardKernels {
-    /// Opens all kernels, and checks that they agree on the banks.
-    pub fn open(card: &Card) -> Result<Self> {
+    /// Opens all kernels, and checks that they agree on the banks. No run may take longer than `limit`.
+    pub fn open(card: &Card, limit: Duration) -> Result<Self> {
         let mut kernels = Vec::new();
         let mut found: [Option<u32>; 2] = [None, None];
         for interface in KERNELS {
-            let kernel = Kernel::open(card, interface.name).map_err(work)?;
+            let kernel = Kernel::open(card, interface.name, interface.arguments.len());
+            let kernel = kernel.map_err(work)?;
             for (place, argument) in interface.arguments.iter().enumerate() {
                 if !argument.kind.is_memory() {
                     continue;
@@ -51,7 +58,7 @@ impl CardKernels {
                     return Err(Error::Invalid(format!(
                         "card {}: argument {argument} of kernel {kernel} lies in another bank than those like it; \
                          build the bitstream with `make bitstream`",
-                        card.index()
+                        card.name()
                     )));
                 }
                 *known = Some(bank);
@@ -61,7 +68,7 @@ impl CardKernels {
         let [own, drive] = found.map(Option::unwrap_or_default);
         let banks = Banks { drive, kernels: own };
         let result = card.allocate(4096, banks.kernels, Placement::Card).map_err(work)?;
-        Ok(Self { queue: Mutex::new(Queue { result, kernels }), banks })
+        Ok(Self { queue: Mutex::new(Queue { kernels, result, card: card.name().clone(), limit }), banks })
     }
 
     pub fn banks(&self) -> Banks {
@@ -72,7 +79,6 @@ impl CardKernels {
         &self,
         call: &CheckPairsCall,
         buffers: &BufferTable<Buffer>,
-        limit: Duration,
     ) -> Result<PairsCheck> {
         let indices = buffers.read(call.buffers.indices)?;
         let bounds = buffers.write(call.buffers.bounds)?;
@@ -86,7 +92,8 @@ impl CardKernels {
         };
         let mut queue = self.queue.lock();
         // SAFETY: buffers were checked to be long enough, and what is written is locked.
-        let result = unsafe { queue.launch(&CHECK_PAIRS, &memory, &scalar, limit)? };
+        let result = unsafe { queue.launch(&CHECK_PAIRS, &memory, &scalar)? };
+        queue.counted(&CHECK_PAIRS, pairs_counted(&result), call.pairs..=call.pairs)?;
         Ok(pairs_check(&result))
     }
 
@@ -94,7 +101,6 @@ impl CardKernels {
         &self,
         call: &UpdateCall,
         buffers: &BufferTable<Buffer>,
-        limit: Duration,
     ) -> Result<UpdateSums> {
         let param = buffers.write(call.param)?;
         let exp_avg = call.exp_avg.map(|buffer| buffers.write(buffer)).transpose()?;
@@ -161,8 +167,12 @@ impl CardKernels {
             let scalar = |name: &str| call.scalar(&launch, name).map(|value| value.bits());
             // SAFETY: every buffer holds what the formats name, as checked above; pairs are read as far as the table of their
             // check says, which the device made itself.
-            let result = unsafe { queue.launch(kernel, &memory, &scalar, limit)? };
-            total.add(&sums(&result).0);
+            let result = unsafe { queue.launch(kernel, &memory, &scalar)? };
+            let (sums, counted) = sums(&result);
+            let elements = launch.elements();
+            let least = if gradient.is_some() { elements } else { 0 };
+            queue.counted(kernel, counted, least..=elements)?;
+            total.add(&sums);
         }
         Ok(total)
     }
@@ -186,21 +196,39 @@ impl Queue {
         interface: &KernelInterface,
         memory: &Memory,
         scalar: &dyn Fn(&str) -> Option<u64>,
-        limit: Duration,
     ) -> Result<[u8; RESULT_BYTES]> {
         let found = self.kernels.iter().find(|(known, _)| known.name == interface.name);
         let (_, kernel) =
             found.ok_or_else(|| Error::Invalid("a kernel that is not open".into()))?;
+        // A run that writes no result leaves numbers that no run gives.
+        self.result.write(0, &UNWRITTEN).map_err(work)?;
         let buffer = |name: &str| {
             let bound = memory.iter().find(|(known, _)| *known == name);
             Some(bound.map_or(&self.result, |(_, buffer)| buffer))
         };
         let values = bind(interface, &buffer, scalar)?;
         // SAFETY: the caller's promise.
-        unsafe { kernel.launch(&values, limit) }.map_err(work)?;
-        self.result.from_card(RESULT_BYTES, 0).map_err(work)?;
+        unsafe { kernel.launch(&values, self.limit) }.map_err(work)?;
         let mut result = [0; RESULT_BYTES];
-        result.copy_from_slice(&self.result.as_slice()[..RESULT_BYTES]);
+        self.result.read(0, &mut result).map_err(work)?;
         Ok(result)
+    }
+
+    /// Checks what a run says to have counted.
+    fn counted(
+        &self,
+        interface: &KernelInterface,
+        counted: u64,
+        expected: RangeInclusive<u64>,
+    ) -> Result<()> {
+        if expected.contains(&counted) {
+            return Ok(());
+        }
+        let (card, kernel) = (&self.card, interface.name);
+        let (least, most) = expected.into_inner();
+        Err(Error::Invalid(format!(
+            "card {card}: kernel {kernel} says that it has worked on {counted} elements or pairs where {least} to {most} were \
+             asked for; `nearfield-card-check` compares the card's kernels with the CPU's"
+        )))
     }
 }

@@ -18,45 +18,54 @@ use nearfield_runtime::kernels::UpdateSums;
 use nearfield_runtime::{Error, Result};
 
 use crate::xclbin::{Xclbin, kernels_digest};
-use crate::xrt::{Card, Placement, Xrt};
+use crate::xrt::{Card, CardName, Xrt};
 pub use arguments::bind;
 use buffers::Buffers;
 use kernels::CardKernels;
 
-/// Longest time that a kernel may take. The largest subgroup that fits takes seconds.
-const RUN_LIMIT: Duration = Duration::from_secs(60);
+/// Time that a call to a card may take where nothing else is said. The largest subgroup that fits takes seconds.
+pub const CALL_LIMIT: Duration = Duration::from_secs(60);
 
 /// Memory of a SmartSSD: 4 GiB of DDR4 less what the platform takes.
 const MEMORY_BYTES: u64 = 3_800_000_000;
 
-/// Cards of this machine, in the order of their indices: drive `i` belongs to card `i`.
+/// Cards of this machine, and what they are loaded with.
 #[derive(Debug)]
 pub struct SmartSsds {
     xrt: Xrt,
     bitstream: PathBuf,
+    limit: Duration,
 }
 
 impl SmartSsds {
-    /// Loads XRT, and reads the bitstream's description.
+    /// Loads XRT, and reads the bitstream's description. No call to a card may take longer than `limit`.
     ///
     /// # Errors
     /// XRT is not there; the bitstream is damaged or has other kernels than this program.
-    pub fn new(bitstream: &Path) -> Result<Self> {
+    pub fn new(bitstream: &Path, limit: Duration) -> Result<Self> {
+        Self::with(Xrt::load().map_err(work)?, bitstream, limit)
+    }
+
+    /// The same with a library that is loaded already.
+    ///
+    /// # Errors
+    /// As [`SmartSsds::new`].
+    pub fn with(xrt: Xrt, bitstream: &Path, limit: Duration) -> Result<Self> {
         let container = Xclbin::read(bitstream).map_err(work)?;
         container.check(&kernels_digest()).map_err(work)?;
-        Ok(Self { xrt: Xrt::load().map_err(work)?, bitstream: bitstream.to_owned() })
+        Ok(Self { xrt, bitstream: bitstream.to_owned(), limit })
     }
 
     /// The device of a drive.
     ///
     /// # Errors
     /// The card is not there, in use, or does not take the bitstream.
-    pub fn attach(&self, drive: u32, engine: &Arc<IoEngine>) -> Result<SmartSsd> {
-        let card = Card::open(&self.xrt, drive, &self.bitstream).map_err(work)?;
-        let kernels = CardKernels::open(&card)?;
-        let buffers = Buffers::new(drive, card, kernels.banks());
+    pub fn attach(&self, drive: u32, card: &CardName, engine: &Arc<IoEngine>) -> Result<SmartSsd> {
+        let card = Card::open(self.xrt, card, &self.bitstream, self.limit).map_err(work)?;
+        let kernels = CardKernels::open(&card, self.limit)?;
+        let buffers = Buffers::new(card, kernels.banks());
         let engine = Arc::clone(engine);
-        Ok(SmartSsd { drive, buffers, kernels, engine, counters: TrafficCounters::default() })
+        Ok(SmartSsd { drive, kernels, buffers, engine, counters: TrafficCounters::default() })
     }
 }
 
@@ -68,9 +77,9 @@ fn work(error: impl std::error::Error + Send + Sync + 'static) -> Error {
 #[derive(Debug)]
 pub struct SmartSsd {
     drive: u32,
-    // Fields are dropped in this order: what lies on the card goes before the card itself.
-    buffers: Buffers,
+    // Fields are dropped in this order: what uses memory goes before the memory, and that before the card.
     kernels: CardKernels,
+    buffers: Buffers,
     engine: Arc<IoEngine>,
     counters: TrafficCounters,
 }
@@ -96,7 +105,7 @@ impl NearStorageDevice for SmartSsd {
         let mut buffer = self.buffers.table.write(to.buffer)?;
         let bounds = self.buffers.table.bounds(to, buffer.len())?;
         // The card's memory in its window on the bus: the drive writes there itself.
-        self.engine.read(file, offset, &mut buffer.as_mut_slice()[bounds])?;
+        self.engine.read(file, offset, &mut buffer.window_mut().map_err(work)?[bounds])?;
         self.counters.add_storage(Direction::Read, self.drive, Place::Local(self.drive), to.bytes);
         Ok(())
     }
@@ -104,7 +113,7 @@ impl NearStorageDevice for SmartSsd {
     fn local_to_storage(&self, from: BufferRange, file: &DriveFile, offset: u64) -> Result<()> {
         let buffer = self.buffers.table.read(from.buffer)?;
         let bounds = self.buffers.table.bounds(from, buffer.len())?;
-        self.engine.write(file, offset, &buffer.as_slice()[bounds])?;
+        self.engine.write(file, offset, &buffer.window().map_err(work)?[bounds])?;
         self.counters.add_storage(
             Direction::Write,
             self.drive,
@@ -115,26 +124,18 @@ impl NearStorageDevice for SmartSsd {
     }
 
     fn check_pairs(&self, call: &CheckPairsCall) -> Result<PairsCheck> {
-        self.kernels.check_pairs(call, &self.buffers.table, RUN_LIMIT)
+        self.kernels.check_pairs(call, &self.buffers.table)
     }
 
     fn update(&self, call: &UpdateCall) -> Result<UpdateSums> {
-        self.kernels.update(call, &self.buffers.table, RUN_LIMIT)
+        self.kernels.update(call, &self.buffers.table)
     }
 
     fn local_to_host(&self, from: BufferRange, to: &mut [u8]) -> Result<()> {
         from.matches(to)?;
         let buffer = self.buffers.table.read(from.buffer)?;
         let bounds = self.buffers.table.bounds(from, buffer.len())?;
-        if buffer.placement() == Placement::Bus {
-            to.copy_from_slice(&buffer.as_slice()[bounds]);
-        } else {
-            // The host's copy is brought up to date, which no one else may look at meanwhile.
-            drop(buffer);
-            let mut buffer = self.buffers.table.write(from.buffer)?;
-            buffer.from_card(bounds.len(), bounds.start).map_err(work)?;
-            to.copy_from_slice(&buffer.as_slice()[bounds]);
-        }
+        buffer.read(bounds.start, to).map_err(work)?;
         self.counters.add_copy(Place::Local(self.drive), Place::HOST, from.bytes);
         Ok(())
     }
@@ -143,8 +144,7 @@ impl NearStorageDevice for SmartSsd {
         let mut buffer = self.buffers.table.write(to.buffer)?;
         let bounds = self.buffers.table.bounds(to, buffer.len())?;
         to.matches(from)?;
-        buffer.as_mut_slice()[bounds.clone()].copy_from_slice(from);
-        buffer.to_card(bounds.len(), bounds.start).map_err(work)?;
+        buffer.write(bounds.start, from).map_err(work)?;
         self.counters.add_copy(Place::HOST, Place::Local(self.drive), to.bytes);
         Ok(())
     }

@@ -1,14 +1,32 @@
-//! A card and its memory.
+//! A card: opened once, called in its own threads, given up when a call does not come back.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use super::error::{XrtError, reason};
-use super::library::{Shared, Xrt};
-use super::sys::{FROM_DEVICE, Handle, NO_FLAGS, P2P, TO_DEVICE, Uuid};
+use parking_lot::Mutex;
+
+use super::error::XrtError;
+use super::library::Xrt;
+use super::name::CardName;
+use super::sys::{Functions, Handle, Uuid, attempt, zero};
+use super::worker::Worker;
+
+/// Cards that this program has open. Held while one is opened, loaded or closed: XRT's own software emulation breaks when two
+/// threads do so at a time.
+static OPEN: Mutex<BTreeSet<CardName>> = Mutex::new(BTreeSet::new());
+/// Whether any card was given up.
+static ANY_LOST: AtomicBool = AtomicBool::new(false);
+
+/// Whether a card was given up since the program began. Nothing of XRT is closed or freed then, since that may wait for ever; the
+/// system does it when the program ends. A program should then end by [`libc::_exit`], without what libraries do at an end.
+pub fn any_lost() -> bool {
+    ANY_LOST.load(Ordering::Acquire)
+}
 
 /// An open card with a bitstream. Kernels and buffers keep it open.
 #[derive(Debug, Clone)]
@@ -18,199 +36,193 @@ pub struct Card {
 
 #[derive(Debug)]
 pub(super) struct Inner {
-    pub shared: Arc<Shared>,
-    pub index: u32,
+    pub functions: &'static Functions,
+    pub name: CardName,
     pub device: Handle,
     pub uuid: Uuid,
+    /// Longest time that a call may take.
+    pub limit: Duration,
+    /// Makes the calls that start kernels and wait for them.
+    pub runs: Worker,
+    /// Makes all others, so that copies do not wait for kernels.
+    pub copies: Worker,
+    lost: OnceLock<String>,
 }
-
-// SAFETY: XRT's handles may be used from any thread, and its functions guard what they share.
-unsafe impl Send for Inner {}
-// SAFETY: as above.
-unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let mut open = self.shared.open.lock();
-        // SAFETY: the handle is open, and whatever came from it holds this value, so it is gone.
-        unsafe { (self.shared.functions.device_close)(self.device) };
-        open.remove(&self.index);
+        if any_lost() {
+            return;
+        }
+        let (functions, device) = (self.functions, self.device);
+        let mut open = OPEN.lock();
+        if device.valid().is_some() {
+            // SAFETY: the handle is open, and whatever came from it holds this value, so it is gone.
+            let close = move || unsafe { (functions.device_close)(device) };
+            if self.on(&self.copies, "xrtDeviceClose", self.limit, close).is_err() {
+                // The card stays in the list of those in use.
+                return;
+            }
+        }
+        open.remove(&self.name);
+        drop(open);
+        self.runs.end();
+        self.copies.end();
     }
 }
 
 impl Inner {
-    pub fn failed(&self, call: &'static str) -> XrtError {
-        XrtError::Call { card: self.index, call, reason: reason() }
+    /// Makes a call in a thread of the card. One that takes longer than `limit` gives the card up.
+    pub fn on<T: Send + 'static>(
+        &self,
+        worker: &Worker,
+        what: &str,
+        limit: Duration,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, XrtError> {
+        self.usable()?;
+        worker.call(limit, call).ok_or_else(|| {
+            self.lose(XrtError::TimedOut {
+                card: self.name.clone(),
+                what: what.into(),
+                seconds: limit.as_secs(),
+            })
+        })
+    }
+
+    /// Makes a call that is no run, and says why it failed.
+    pub fn call<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        call: impl FnOnce(&'static Functions) -> Option<T> + Send + 'static,
+    ) -> Result<T, XrtError> {
+        let functions = self.functions;
+        self.on(&self.copies, what, self.limit, move || attempt(|| call(functions)))?
+            .map_err(|reason| XrtError::Call { card: self.name.clone(), call: what, reason })
+    }
+
+    /// Frees or closes something, unless a card was given up.
+    pub fn discard(
+        &self,
+        what: &'static str,
+        call: impl FnOnce(&'static Functions) + Send + 'static,
+    ) {
+        if !any_lost() {
+            // A refusal leaves nothing to be done; a call that hangs has given the card up.
+            let _ = self.call(what, move |functions| {
+                call(functions);
+                Some(())
+            });
+        }
+    }
+
+    fn usable(&self) -> Result<(), XrtError> {
+        match self.lost.get() {
+            None => Ok(()),
+            Some(reason) => {
+                Err(XrtError::Lost { card: self.name.clone(), reason: reason.clone() })
+            }
+        }
+    }
+
+    /// Gives the card up. Other cards go on.
+    pub fn lose(&self, error: XrtError) -> XrtError {
+        ANY_LOST.store(true, Ordering::Release);
+        let _ = self.lost.set(error.to_string());
+        error
+    }
+
+    pub fn invalid(&self, what: String) -> XrtError {
+        XrtError::Invalid { card: self.name.clone(), what }
     }
 }
 
 impl Card {
-    /// Opens a card and loads a bitstream.
+    /// Opens a card and loads a bitstream. No later call to the card may take longer than `limit`.
     ///
     /// # Errors
     /// No such card, one that is open already, or a bitstream that it does not take.
-    pub fn open(xrt: &Xrt, index: u32, bitstream: &Path) -> Result<Self, XrtError> {
-        let shared = Arc::clone(&xrt.shared);
-        let file = CString::new(bitstream.as_os_str().as_bytes()).map_err(|_| {
-            XrtError::Invalid { card: index, what: "a path with a zero byte".into() }
-        })?;
-        let mut open = xrt.shared.open.lock();
-        if !open.insert(index) {
-            return Err(XrtError::InUse { card: index });
-        }
-        // SAFETY: any index is allowed.
-        let device = unsafe { (shared.functions.device_open)(index) };
-        if device.is_null() {
-            open.remove(&index);
-            return Err(XrtError::NoCard { card: index, reason: reason() });
-        }
-        let mut uuid = [0; 16];
-        // SAFETY: the device is open and the path ends with a zero.
-        let loaded = unsafe { (shared.functions.load_xclbin_file)(device, file.as_ptr()) };
-        let failure = if loaded != 0 {
-            Some(XrtError::Load { card: index, file: bitstream.to_owned(), reason: reason() })
-        } else {
-            // SAFETY: the identifier has 16 bytes.
-            let known = unsafe { (shared.functions.xclbin_uuid)(device, uuid.as_mut_ptr()) };
-            let call = "xrtDeviceGetXclbinUUID";
-            (known != 0).then(|| XrtError::Call { card: index, call, reason: reason() })
+    pub fn open(
+        xrt: Xrt,
+        name: &CardName,
+        bitstream: &Path,
+        limit: Duration,
+    ) -> Result<Self, XrtError> {
+        let card = || name.clone();
+        let invalid = |what: &str| XrtError::Invalid { card: card(), what: what.into() };
+        let path = CString::new(bitstream.as_os_str().as_bytes())
+            .map_err(|_| invalid("a path with a zero byte"))?;
+        let thread = |what: &str| {
+            Worker::start(&format!("card {name} {what}"))
+                .map_err(|error| invalid(&format!("no thread for it: {error}")))
         };
+        let (runs, copies) = (thread("runs")?, thread("copies")?);
+        let mut open = OPEN.lock();
+        if !open.insert(card()) {
+            return Err(XrtError::InUse { card: card() });
+        }
+        // From here on, dropping takes the card from the list, and closes it once it is open.
+        let mut inner = Inner {
+            functions: xrt.functions,
+            name: card(),
+            device: Handle(std::ptr::null_mut()),
+            uuid: [0; 16],
+            limit,
+            runs,
+            copies,
+            lost: OnceLock::new(),
+        };
+        let opened = inner.begin(path, bitstream);
         drop(open);
-        // From here on, dropping closes.
-        let inner = Arc::new(Inner { shared, index, device, uuid });
-        match failure {
-            Some(error) => Err(error),
-            None => Ok(Self { inner }),
-        }
+        opened?;
+        Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Its index.
-    pub fn index(&self) -> u32 {
-        self.inner.index
+    /// How it is named.
+    pub fn name(&self) -> &CardName {
+        &self.inner.name
     }
+}
 
-    /// Allocates memory of the card in a group of banks, and maps it.
-    ///
-    /// # Errors
-    /// [`XrtError::Memory`] when not enough is left.
-    pub fn allocate(
-        &self,
-        bytes: usize,
-        bank: u32,
-        placement: Placement,
-    ) -> Result<Buffer, XrtError> {
-        let inner = Arc::clone(&self.inner);
-        let flags = match placement {
-            Placement::Card => NO_FLAGS,
-            Placement::Bus => P2P,
+impl Inner {
+    /// Opens the device and loads the bitstream.
+    fn begin(&mut self, path: CString, bitstream: &Path) -> Result<(), XrtError> {
+        /// A bitstream is loaded in some seconds.
+        const LEAST: Duration = Duration::from_secs(60);
+        let (functions, name, limit) = (self.functions, self.name.clone(), self.limit.max(LEAST));
+        let open = move || {
+            attempt(|| {
+                match name {
+                    // SAFETY: any number is allowed.
+                    CardName::Index(index) => unsafe { (functions.device_open)(index) },
+                    CardName::Address(address) => {
+                        let address = CString::new(address).ok()?;
+                        // SAFETY: the text ends with a zero.
+                        unsafe { (functions.device_open_by_address)(address.as_ptr()) }
+                    }
+                }
+                .valid()
+            })
         };
-        // SAFETY: the device is open.
-        let handle =
-            unsafe { (inner.shared.functions.buffer_allocate)(inner.device, bytes, flags, bank) };
-        if handle.is_null() {
-            return Err(XrtError::Memory { card: inner.index, bytes, bank, reason: reason() });
-        }
-        // SAFETY: the buffer is there.
-        let memory = unsafe { (inner.shared.functions.buffer_map)(handle) };
-        let Some(memory) = NonNull::new(memory.cast()) else {
-            let error = inner.failed("xrtBOMap");
-            // SAFETY: nothing uses the buffer.
-            unsafe { (inner.shared.functions.buffer_free)(handle) };
-            return Err(error);
+        let card = || self.name.clone();
+        let device = self
+            .on(&self.copies, "xrtDeviceOpen", limit, open)?
+            .map_err(|reason| XrtError::NoCard { card: card(), reason })?;
+        self.device = device;
+        let load = move || {
+            // SAFETY: the device is open and the path ends with a zero.
+            attempt(|| zero(unsafe { (functions.load_xclbin_file)(device, path.as_ptr()) }))
         };
-        Ok(Buffer { inner, handle, memory, bytes, placement })
-    }
-}
-
-/// How the host reaches a buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placement {
-    /// Memory of the card, with a copy in host memory that is brought up to date by [`Buffer::to_card`] and
-    /// [`Buffer::from_card`].
-    Card,
-    /// Memory of the card in its window on the bus (P2P): drives and the host reach it itself.
-    Bus,
-}
-
-/// Memory of a card.
-#[derive(Debug)]
-pub struct Buffer {
-    pub(super) inner: Arc<Inner>,
-    pub(super) handle: Handle,
-    memory: NonNull<u8>,
-    bytes: usize,
-    placement: Placement,
-}
-
-// SAFETY: the memory is this value's alone; handles may be used from any thread.
-unsafe impl Send for Buffer {}
-// SAFETY: shared use only reads.
-unsafe impl Sync for Buffer {}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: the buffer is this value's alone.
-        unsafe { (self.inner.shared.functions.buffer_free)(self.handle) };
-    }
-}
-
-impl Buffer {
-    /// How the host reaches it.
-    pub fn placement(&self) -> Placement {
-        self.placement
-    }
-
-    /// Its bytes.
-    pub fn len(&self) -> usize {
-        self.bytes
-    }
-
-    /// Whether it has none.
-    pub fn is_empty(&self) -> bool {
-        self.bytes == 0
-    }
-
-    /// Its memory as the host sees it.
-    pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: mapped for as long as the value lives, and not written while it is shared: kernels that write it take it
-        // exclusively.
-        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.bytes) }
-    }
-
-    /// The same, to be written.
-    pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.bytes) }
-    }
-
-    /// Brings what the host has written to the card. Nothing where the host reaches the card's memory itself.
-    ///
-    /// # Errors
-    /// A range outside the buffer, or what XRT reports.
-    pub fn to_card(&self, bytes: usize, offset: usize) -> Result<(), XrtError> {
-        self.sync(TO_DEVICE, bytes, offset)
-    }
-
-    /// Brings what the card has written to the host.
-    ///
-    /// # Errors
-    /// As [`Buffer::to_card`].
-    pub fn from_card(&mut self, bytes: usize, offset: usize) -> Result<(), XrtError> {
-        self.sync(FROM_DEVICE, bytes, offset)
-    }
-
-    fn sync(&self, direction: i32, bytes: usize, offset: usize) -> Result<(), XrtError> {
-        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
-            let what = format!("{bytes} bytes at {offset} of a buffer of {}", self.bytes);
-            return Err(XrtError::Invalid { card: self.inner.index, what });
-        }
-        if self.placement == Placement::Bus || bytes == 0 {
-            return Ok(());
-        }
-        // SAFETY: the range lies in the buffer.
-        let code = unsafe {
-            (self.inner.shared.functions.buffer_sync)(self.handle, direction, bytes, offset)
-        };
-        if code == 0 { Ok(()) } else { Err(self.inner.failed("xrtBOSync")) }
+        let card = || self.name.clone();
+        self.on(&self.copies, "xrtDeviceLoadXclbinFile", limit, load)?.map_err(|reason| {
+            XrtError::Load { card: card(), file: bitstream.to_owned(), reason }
+        })?;
+        self.uuid = self.call("xrtDeviceGetXclbinUUID", move |functions| {
+            let mut uuid = [0; 16];
+            // SAFETY: the identifier has 16 bytes.
+            zero(unsafe { (functions.xclbin_uuid)(device, uuid.as_mut_ptr()) })?;
+            Some(uuid)
+        })?;
+        Ok(())
     }
 }

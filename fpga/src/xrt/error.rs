@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::name::CardName;
+
 /// An error of XRT, or of how it is used.
 #[derive(Debug, thiserror::Error)]
 pub enum XrtError {
@@ -21,26 +23,26 @@ pub enum XrtError {
     },
     /// No such card.
     #[error(
-        "card {card} cannot be opened: {reason}. `xbutil examine` lists the cards; opening one needs permission for its device \
-         files"
+        "card {card} cannot be opened: {reason}. `nearfield doctor` looks at the cards; opening one needs permission for its \
+         device files"
     )]
     NoCard {
-        /// Its index.
-        card: u32,
+        /// Which card.
+        card: CardName,
         /// What the system says.
         reason: String,
     },
     /// A card that this program has open already.
     #[error("card {card} is in use by this program already; give each drive a card of its own")]
     InUse {
-        /// Its index.
-        card: u32,
+        /// Which card.
+        card: CardName,
     },
     /// A bitstream was refused.
     #[error("card {card} does not take {}: {reason}. It must be built for the card's platform", file.display())]
     Load {
         /// Which card.
-        card: u32,
+        card: CardName,
         /// The bitstream.
         file: PathBuf,
         /// What the system says.
@@ -50,7 +52,7 @@ pub enum XrtError {
     #[error("card {card} has no kernel {kernel}: build the bitstream with `make bitstream`")]
     NoKernel {
         /// Which card.
-        card: u32,
+        card: CardName,
         /// Its name.
         kernel: String,
     },
@@ -60,7 +62,7 @@ pub enum XrtError {
     )]
     Memory {
         /// Which card.
-        card: u32,
+        card: CardName,
         /// As asked for.
         bytes: usize,
         /// Group of banks.
@@ -68,17 +70,55 @@ pub enum XrtError {
         /// What the system says.
         reason: String,
     },
-    /// A run has not ended in time.
+    /// Memory in the card's window on the bus cannot be had.
     #[error(
-        "card {card}: kernel {kernel} has not ended within {seconds} s; `xbutil reset --device …` may bring the card back"
+        "card {card} gives no {bytes} bytes in its window on the bus (P2P), bank {bank}: {reason}. `nearfield doctor` says whether \
+         P2P is enabled; `sudo xbutil configure --device ADDRESS --p2p enable` does so. If it is, a smaller --subgroup-size \
+         takes less"
+    )]
+    Window {
+        /// Which card.
+        card: CardName,
+        /// As asked for.
+        bytes: usize,
+        /// Group of banks.
+        bank: u32,
+        /// What the system says.
+        reason: String,
+    },
+    /// A call has not come back in time. The card is not used any more.
+    #[error(
+        "card {card}: {what} has not ended within {seconds} s. The card is given up; `xbutil reset --device ADDRESS` may bring it \
+         back. --card-timeout allows more time"
     )]
     TimedOut {
         /// Which card.
-        card: u32,
-        /// Which kernel.
-        kernel: String,
+        card: CardName,
+        /// The kernel or the function.
+        what: String,
         /// How long was waited.
         seconds: u64,
+    },
+    /// A run has ended in a state that leaves open what the card does. The card is not used any more.
+    #[error(
+        "card {card}: kernel {kernel} is in state {state}, and may still run. The card is given up; `xbutil reset --device ADDRESS` \
+         may bring it back"
+    )]
+    Unknown {
+        /// Which card.
+        card: CardName,
+        /// Which kernel.
+        kernel: String,
+        /// As XRT numbers states.
+        state: i32,
+    },
+    /// The card was given up earlier.
+    #[error("card {card} was given up: {reason}")]
+    Lost {
+        /// Which card.
+        card: CardName,
+        /// What happened then.
+        reason: String,
     },
     /// A run has failed.
     #[error(
@@ -86,7 +126,7 @@ pub enum XrtError {
     )]
     Failed {
         /// Which card.
-        card: u32,
+        card: CardName,
         /// Which kernel.
         kernel: String,
         /// As XRT numbers states.
@@ -96,7 +136,7 @@ pub enum XrtError {
     #[error("card {card}: {call} failed: {reason}")]
     Call {
         /// Which card.
-        card: u32,
+        card: CardName,
         /// The function.
         call: &'static str,
         /// What the system says.
@@ -106,17 +146,8 @@ pub enum XrtError {
     #[error("card {card}: {what}")]
     Invalid {
         /// Which card.
-        card: u32,
+        card: CardName,
         /// What is wrong.
         what: String,
     },
-}
-
-/// What errno says; XRT leaves it at 0 for some failures.
-pub(super) fn reason() -> String {
-    let error = std::io::Error::last_os_error();
-    match error.raw_os_error() {
-        None | Some(0) => "XRT gives no reason".into(),
-        Some(_) => error.to_string(),
-    }
 }

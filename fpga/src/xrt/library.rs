@@ -1,11 +1,8 @@
 //! The loaded library.
 
-use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
 
 use libloading::Library;
-use parking_lot::Mutex;
 
 use super::error::XrtError;
 use super::sys::Functions;
@@ -14,17 +11,9 @@ use super::sys::Functions;
 const NAMES: [&str; 2] = ["libxrt_coreutil.so.2", "libxrt_coreutil.so"];
 
 /// XRT's library.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Xrt {
-    pub(super) shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub functions: Functions,
-    /// Cards that are open. Held while one is opened, loaded or closed: XRT's own software emulation breaks when two threads do so
-    /// at a time.
-    pub open: Mutex<BTreeSet<u32>>,
+    pub(super) functions: &'static Functions,
 }
 
 impl Xrt {
@@ -43,7 +32,7 @@ impl Xrt {
         Err(XrtError::NoLibrary { reason: reasons.join("; ") })
     }
 
-    /// Loads a library from a path.
+    /// Loads a library from a path, for as long as the program runs.
     ///
     /// # Errors
     /// As [`Xrt::load`].
@@ -52,6 +41,6 @@ impl Xrt {
         let library = unsafe { Library::new(path) }
             .map_err(|error| XrtError::NoLibrary { reason: error.to_string() })?;
         let functions = Functions::of(library, &path.display().to_string())?;
-        Ok(Self { shared: Arc::new(Shared { functions, open: Mutex::default() }) })
+        Ok(Self { functions: Box::leak(Box::new(functions)) })
     }
 }

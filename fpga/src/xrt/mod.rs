@@ -1,12 +1,18 @@
-//! XRT, the library through which a host reaches its cards, loaded at run time: three layers over its C functions.
+//! XRT, the library through which a host reaches its cards, loaded at run time: three layers over its C functions (`sys`: the
+//! functions; results with reasons; values that close and free themselves).
 
+mod buffer;
 mod card;
 mod error;
 mod library;
+mod name;
 mod run;
 mod sys;
+mod worker;
 
-pub use card::{Buffer, Card, Placement};
+pub use buffer::{Buffer, Placement};
+pub use card::{Card, any_lost};
 pub use error::XrtError;
 pub use library::Xrt;
+pub use name::{CardName, NoCardName};
 pub use run::{Kernel, Value};

@@ -6,9 +6,15 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::card::{Buffer, Card, Inner};
+use super::buffer::Buffer;
+use super::card::{Card, Inner};
 use super::error::XrtError;
-use super::sys::{COMPLETED, Handle, UNDER_WAY};
+use super::sys::{Functions, Handle, attempt, state, zero};
+
+/// Time beyond its own that a run's thread gets to say how it has ended.
+const GRACE: Duration = Duration::from_secs(5);
+/// Longest wait that XRT is asked for at a time.
+const SLICE: Duration = Duration::from_secs(1);
 
 /// The value of an argument.
 #[derive(Debug, Clone, Copy)]
@@ -23,64 +29,82 @@ pub enum Value<'a> {
     F32(f32),
 }
 
+/// A value that the card's thread may hold.
+#[derive(Debug, Clone, Copy)]
+enum Sent {
+    Buffer(Handle),
+    U32(u32),
+    U64(u64),
+    F32(f32),
+}
+
 /// A kernel of a card, with one run that is used again and again.
 #[derive(Debug)]
 pub struct Kernel {
     inner: Arc<Inner>,
     name: String,
+    arguments: usize,
     kernel: Handle,
-    run: Mutex<Run>,
+    /// Held while it runs.
+    run: Mutex<Handle>,
 }
-
-#[derive(Debug)]
-struct Run {
-    handle: Handle,
-    /// Whether a launch has not ended in time: the card may still be at it.
-    lost: bool,
-}
-
-// SAFETY: XRT's handles may be used from any thread; the run is behind a lock.
-unsafe impl Send for Kernel {}
-// SAFETY: as above.
-unsafe impl Sync for Kernel {}
 
 impl Drop for Kernel {
     fn drop(&mut self) {
-        let functions = &self.inner.shared.functions;
-        // SAFETY: both handles are this value's alone; the run goes before its kernel, the kernel before its card.
-        unsafe {
-            (functions.run_close)(self.run.get_mut().handle);
-            (functions.kernel_close)(self.kernel);
-        }
+        let (run, kernel) = (*self.run.get_mut(), self.kernel);
+        self.inner.discard("xrtKernelClose", move |functions| {
+            // SAFETY: both handles are this value's alone; the run goes before its kernel, the kernel before its card.
+            unsafe {
+                (functions.run_close)(run);
+                (functions.kernel_close)(kernel);
+            }
+        });
     }
 }
 
+/// How a run has gone.
+enum Outcome {
+    Completed,
+    /// It was not started.
+    Refused(&'static str, String),
+    /// The state in which it was left; nothing when the time was over.
+    Left(Option<c_int>),
+}
+
 impl Kernel {
-    /// The kernel of a name, with one compute unit.
+    /// The kernel of a name, with one compute unit and so many arguments.
     ///
     /// # Errors
     /// [`XrtError::NoKernel`] when the bitstream has none of that name.
-    pub fn open(card: &Card, name: &str) -> Result<Self, XrtError> {
+    pub fn open(card: &Card, name: &str, arguments: usize) -> Result<Self, XrtError> {
         let inner = Arc::clone(&card.inner);
-        let absent = || XrtError::NoKernel { card: inner.index, kernel: name.into() };
-        let text = CString::new(name).map_err(|_| absent())?;
-        let functions = &inner.shared.functions;
-        // SAFETY: the device is open, the identifier has 16 bytes, the name ends with a zero.
-        let kernel =
-            unsafe { (functions.kernel_open)(inner.device, inner.uuid.as_ptr(), text.as_ptr()) };
-        if kernel.is_null() {
-            return Err(absent());
+        let absent = |_| XrtError::NoKernel { card: inner.name.clone(), kernel: name.into() };
+        let text = CString::new(name).map_err(|_| absent(String::new()))?;
+        let (functions, device, uuid) = (inner.functions, inner.device, inner.uuid);
+        let open = move || {
+            attempt(|| {
+                // SAFETY: the device is open, the identifier has 16 bytes, the name ends with a zero.
+                unsafe { (functions.kernel_open)(device, uuid.as_ptr(), text.as_ptr()) }.valid()
+            })
+        };
+        let kernel = inner.on(&inner.copies, "xrtPLKernelOpen", inner.limit, open)?;
+        let kernel = kernel.map_err(absent)?;
+        let run = inner.call("xrtRunOpen", move |functions| {
+            // SAFETY: the kernel is open.
+            unsafe { (functions.run_open)(kernel) }.valid()
+        });
+        match run {
+            Ok(run) => {
+                Ok(Self { inner, name: name.into(), arguments, kernel, run: Mutex::new(run) })
+            }
+            Err(error) => {
+                inner.discard("xrtKernelClose", move |functions| {
+                    // SAFETY: nothing uses the kernel.
+                    unsafe { (functions.kernel_close)(kernel) };
+                });
+                Err(error)
+            }
         }
-        // SAFETY: the kernel is open.
-        let handle = unsafe { (functions.run_open)(kernel) };
-        if handle.is_null() {
-            let error = inner.failed("xrtRunOpen");
-            // SAFETY: nothing uses the kernel.
-            unsafe { (functions.kernel_close)(kernel) };
-            return Err(error);
-        }
-        let run = Mutex::new(Run { handle, lost: false });
-        Ok(Self { inner, name: name.into(), kernel, run })
     }
 
     /// The group of banks of an argument that is memory.
@@ -88,76 +112,106 @@ impl Kernel {
     /// # Errors
     /// [`XrtError::Invalid`] when the argument has none.
     pub fn bank(&self, argument: usize) -> Result<u32, XrtError> {
-        // SAFETY: the kernel is open; a number without argument gives an error.
-        let group = unsafe { (self.inner.shared.functions.group)(self.kernel, argument as c_int) };
+        let (kernel, name) = (self.kernel, &self.name);
+        let group = self.inner.call("xrtKernelArgGroupId", move |functions| {
+            // SAFETY: the kernel is open; a number without argument gives an error.
+            Some(unsafe { (functions.group)(kernel, argument as c_int) })
+        })?;
         u32::try_from(group).map_err(|_| {
-            let what = format!("kernel {}: argument {argument} has no memory", self.name);
-            XrtError::Invalid { card: self.inner.index, what }
+            self.inner.invalid(format!("kernel {name}: argument {argument} has no memory"))
         })
     }
 
     /// Runs the kernel and waits for its end. `values` are all arguments by their numbers.
     ///
     /// # Safety
-    /// The kernel reads and writes only inside the buffers with these values, and what it writes nothing else uses meanwhile.
+    /// The kernel reads and writes only inside the buffers with these values, and what it writes nothing else uses meanwhile. A
+    /// card that is given up may go on doing so until it is reset.
     ///
     /// # Errors
     /// [`XrtError::TimedOut`], [`XrtError::Failed`], or what XRT reports.
     pub unsafe fn launch(&self, values: &[Value], limit: Duration) -> Result<(), XrtError> {
-        let functions = &self.inner.shared.functions;
-        let card = self.inner.index;
-        let mut run = self.run.lock();
-        if run.lost {
-            let what = format!("kernel {} has not ended an earlier run", self.name);
-            return Err(XrtError::Invalid { card, what });
+        let inner = &self.inner;
+        let run = self.run.lock();
+        if values.len() != self.arguments {
+            let (name, given, wanted) = (&self.name, values.len(), self.arguments);
+            return Err(inner.invalid(format!("kernel {name}: {given} values for {wanted} arguments")));
         }
-        for (number, value) in values.iter().enumerate() {
-            let (handle, number) = (run.handle, number as c_int);
-            // SAFETY: the run is open, and the kernel's description has this type for the argument. In a list of variable
-            // length, fp32 travels as fp64.
-            let code = unsafe {
-                match *value {
-                    Value::Buffer(buffer) => {
-                        if buffer.inner.index != card {
-                            let what = "a buffer of another card".into();
-                            return Err(XrtError::Invalid { card, what });
-                        }
-                        (functions.set_argument)(handle, number, buffer.handle)
-                    }
-                    Value::U32(value) => (functions.set_argument)(handle, number, value),
-                    Value::U64(value) => (functions.set_argument)(handle, number, value),
-                    Value::F32(value) => (functions.set_argument)(handle, number, f64::from(value)),
+        let mut sent = Vec::with_capacity(values.len());
+        for value in values {
+            sent.push(match *value {
+                Value::Buffer(buffer) if !Arc::ptr_eq(&buffer.inner, inner) => {
+                    return Err(inner.invalid("a buffer of another card".into()));
                 }
-            };
-            if code != 0 {
-                return Err(self.inner.failed("xrtRunSetArg"));
+                Value::Buffer(buffer) => Sent::Buffer(buffer.handle),
+                Value::U32(value) => Sent::U32(value),
+                Value::U64(value) => Sent::U64(value),
+                Value::F32(value) => Sent::F32(value),
+            });
+        }
+        let (functions, handle) = (inner.functions, *run);
+        // SAFETY: the run is open, and the caller has promised the rest.
+        let execute = move || unsafe { execute(functions, handle, &sent, limit) };
+        let (card, kernel) = (inner.name.clone(), self.name.clone());
+        let what = format!("kernel {kernel}");
+        match inner.on(&inner.runs, &what, limit + GRACE, execute)? {
+            Outcome::Completed => Ok(()),
+            Outcome::Refused(call, reason) => Err(XrtError::Call { card, call, reason }),
+            Outcome::Left(Some(state)) if state::FAILED.contains(&state) => {
+                Err(XrtError::Failed { card, kernel, state })
+            }
+            Outcome::Left(Some(state)) => Err(inner.lose(XrtError::Unknown { card, kernel, state })),
+            Outcome::Left(None) => {
+                let seconds = limit.as_secs();
+                Err(inner.lose(XrtError::TimedOut { card, what, seconds }))
             }
         }
-        // SAFETY: all arguments are set.
-        if unsafe { (functions.run_start)(run.handle) } != 0 {
-            return Err(self.inner.failed("xrtRunStart"));
+    }
+}
+
+/// Sets a run's arguments, starts it and waits.
+///
+/// # Safety
+/// The run is open, its kernel has these types of arguments, and it touches only what it may.
+unsafe fn execute(functions: &Functions, run: Handle, values: &[Sent], limit: Duration) -> Outcome {
+    for (number, value) in values.iter().enumerate() {
+        let number = number as c_int;
+        // SAFETY: the kernel's description has this type for the argument. In a list of variable length, fp32 travels as fp64.
+        let set = attempt(|| unsafe {
+            zero(match *value {
+                Sent::Buffer(buffer) => (functions.set_argument)(run, number, buffer.0),
+                Sent::U32(value) => (functions.set_argument)(run, number, value),
+                Sent::U64(value) => (functions.set_argument)(run, number, value),
+                Sent::F32(value) => (functions.set_argument)(run, number, f64::from(value)),
+            })
+        });
+        if let Err(reason) = set {
+            return Outcome::Refused("xrtRunSetArg", reason);
         }
-        let begin = Instant::now();
-        loop {
-            let left = limit.saturating_sub(begin.elapsed());
-            let wait = left.as_millis().clamp(1, 1000) as c_uint;
-            // SAFETY: the run was started.
-            let state = unsafe { (functions.run_wait)(run.handle, wait) };
-            let kernel = || self.name.clone();
-            if state == COMPLETED {
-                return Ok(());
-            }
-            if !UNDER_WAY.contains(&state) {
-                return Err(XrtError::Failed { card, kernel: kernel(), state });
-            }
-            if left.is_zero() {
-                run.lost = true;
-                return Err(XrtError::TimedOut {
-                    card,
-                    kernel: kernel(),
-                    seconds: limit.as_secs(),
-                });
-            }
+    }
+    // SAFETY: all arguments are set.
+    if let Err(reason) = attempt(|| zero(unsafe { (functions.run_start)(run) })) {
+        return Outcome::Refused("xrtRunStart", reason);
+    }
+    let begin = Instant::now();
+    loop {
+        let left = limit.saturating_sub(begin.elapsed());
+        let slice = left.min(SLICE).as_millis().max(1) as c_uint;
+        let asked = Instant::now();
+        // SAFETY: the run was started.
+        let state = unsafe { (functions.run_wait)(run, slice) };
+        if state == state::COMPLETED {
+            return Outcome::Completed;
+        }
+        if !state::UNDER_WAY.contains(&state) {
+            return Outcome::Left(Some(state));
+        }
+        if left.is_zero() {
+            return Outcome::Left(None);
+        }
+        if asked.elapsed() < Duration::from_millis(1) {
+            // It has not waited.
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

@@ -7,7 +7,22 @@ use libloading::Library;
 use super::error::XrtError;
 
 /// A device, a kernel, a run, or a buffer, by where it came from.
-pub type Handle = *mut c_void;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Handle(pub *mut c_void);
+
+// SAFETY: XRT's handles may be used from any thread, and its functions guard what they share.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    /// Nothing for the handle by which XRT says that a call has failed.
+    pub fn valid(self) -> Option<Self> {
+        (!self.0.is_null()).then_some(self)
+    }
+}
+
 /// A 128-bit identifier.
 pub type Uuid = [u8; 16];
 
@@ -19,22 +34,30 @@ pub const P2P: u64 = 1 << 30;
 pub const TO_DEVICE: c_int = 0;
 /// `XCL_BO_SYNC_BO_FROM_DEVICE`.
 pub const FROM_DEVICE: c_int = 1;
-/// `ERT_CMD_STATE_COMPLETED`.
-pub const COMPLETED: c_int = 4;
-/// States of a run that is still under way: new, queued, running, submitted.
-pub const UNDER_WAY: [c_int; 4] = [1, 2, 3, 7];
+
+/// States of a run (`ert_cmd_state`).
+pub mod state {
+    use std::ffi::c_int;
+
+    /// `ERT_CMD_STATE_COMPLETED`.
+    pub const COMPLETED: c_int = 4;
+    /// Still under way: new, queued, running, submitted; and time-out, which is what a wait ends with when its own time is over.
+    pub const UNDER_WAY: [c_int; 5] = [1, 2, 3, 7, 8];
+    /// Ended without success: error, abort, and the two failures of kernels on embedded processors. After any other state nobody
+    /// knows what the card is at.
+    pub const FAILED: [c_int; 4] = [5, 6, 10, 11];
+}
 
 macro_rules! functions {
     ($($field:ident: $name:literal = $type:ty;)*) => {
-        /// Addresses of the functions; valid as long as the library is loaded.
+        /// Addresses of the functions.
         #[derive(Debug)]
         pub struct Functions {
             $(pub $field: $type,)*
-            _library: Library,
         }
 
         impl Functions {
-            /// Looks all of them up.
+            /// Looks all of them up. The library stays loaded for good: threads and handlers of its own refer to it.
             ///
             /// # Errors
             /// [`XrtError::Symbol`] for one that is not there.
@@ -44,7 +67,8 @@ macro_rules! functions {
                     let $field: $type = *unsafe { library.get::<$type>(concat!($name, "\0").as_bytes()) }
                         .map_err(|_| XrtError::Symbol { library: path.into(), symbol: $name })?;
                 )*
-                Ok(Self { $($field,)* _library: library })
+                std::mem::forget(library);
+                Ok(Self { $($field,)* })
             }
         }
     };
@@ -52,6 +76,7 @@ macro_rules! functions {
 
 functions! {
     device_open: "xrtDeviceOpen" = unsafe extern "C" fn(c_uint) -> Handle;
+    device_open_by_address: "xrtDeviceOpenByBDF" = unsafe extern "C" fn(*const c_char) -> Handle;
     device_close: "xrtDeviceClose" = unsafe extern "C" fn(Handle) -> c_int;
     load_xclbin_file: "xrtDeviceLoadXclbinFile" = unsafe extern "C" fn(Handle, *const c_char) -> c_int;
     xclbin_uuid: "xrtDeviceGetXclbinUUID" = unsafe extern "C" fn(Handle, *mut u8) -> c_int;
@@ -67,4 +92,23 @@ functions! {
     buffer_free: "xrtBOFree" = unsafe extern "C" fn(Handle) -> c_int;
     buffer_map: "xrtBOMap" = unsafe extern "C" fn(Handle) -> *mut c_void;
     buffer_sync: "xrtBOSync" = unsafe extern "C" fn(Handle, c_int, usize, usize) -> c_int;
+}
+
+/// Makes a call that gives nothing when it fails, and says why it failed.
+pub fn attempt<T>(call: impl FnOnce() -> Option<T>) -> Result<T, String> {
+    // XRT leaves the number of the last error as it was for some failures.
+    // SAFETY: the number belongs to this thread.
+    unsafe { *libc::__errno_location() = 0 };
+    call().ok_or_else(|| {
+        let error = std::io::Error::last_os_error();
+        match error.raw_os_error() {
+            None | Some(0) => "XRT gives no reason".into(),
+            Some(_) => error.to_string(),
+        }
+    })
+}
+
+/// Something for the code of a call that has succeeded.
+pub fn zero(code: c_int) -> Option<()> {
+    (code == 0).then_some(())
 }
