@@ -6,10 +6,15 @@
 mod common;
 
 use std::path::PathBuf;
+use std::process::Output;
 use std::time::Duration;
 
 use common::{Place, failed_with, succeeded};
+use nearfield_fpga::card::ABORT_IN_RUN;
 use nearfield_fpga::emulation::Emulation;
+use nearfield_fpga::xclbin::kernels_digest;
+use nearfield_fpga::xclbin::write::{Contents, SOFTWARE_EMULATION};
+use nearfield_xrt_lookalike::faults::VARIABLE;
 
 const LIMIT: Duration = Duration::from_secs(240);
 
@@ -65,4 +70,113 @@ fn a_missing_or_wrong_bitstream_is_named() {
     let text = place.text.display().to_string();
     let wrong = ["--device", "xrt", "--bitstream", &text];
     failed_with(&place.train("su+o", &drives, &wrong), &["text.txt", "xclbin"]);
+}
+
+/// Flags of a run that is cut short on cards and goes on without them.
+const STEPS: [&str; 2] = ["--steps", "6"];
+
+/// The digest of an undisturbed run.
+fn undisturbed(place: &Place, drives: &[PathBuf], flags: &[&str]) -> serde_json::Value {
+    let flags = [&STEPS[..], flags, &["--overwrite"]].concat();
+    succeeded(&place.train("su+o+c", drives, &flags));
+    place.report()["state_digest"].clone()
+}
+
+/// The state of a run that was cut short is whole: the run goes on from it to the digest of an undisturbed one.
+fn goes_on(place: &Place, drives: &[PathBuf], flags: &[&str], expected: &serde_json::Value) {
+    let flags = [&STEPS[..], flags, &["--resume"]].concat();
+    succeeded(&place.train("su+o+c", drives, &flags));
+    assert_eq!(&place.report()["state_digest"], expected);
+}
+
+const KEEP: [&str; 2] = ["--topk-keep", "0.05"];
+
+#[test]
+fn a_card_that_dies_in_a_step_costs_that_step_only() {
+    let place = Place::new();
+    let drives = place.drives(2);
+    let expected = undisturbed(&place, &drives, &KEEP);
+    let emulation = emulation(2);
+    let bitstream = emulation.bitstream().display().to_string();
+    let xrt = ["--device", "xrt", "--bitstream", &bitstream, "--card-timeout", "3", "--overwrite"];
+    let mut command = place.command("su+o+c", &drives, &[&STEPS[..], &KEEP, &xrt].concat());
+    // A step has some ten runs on each card, so the third step or so is hit.
+    command.env("PATH", "/usr/bin:/bin").env(ABORT_IN_RUN, "31");
+    let ended = emulation.run(command, LIMIT).unwrap();
+    // XRT's emulation ends the program, or the program gives the card up.
+    assert!(ended.status.is_some_and(|status| !status.success()), "{ended:?}");
+    assert!(ended.output.contains("asked to abort in run 31"), "{ended:?}");
+    let done = std::fs::read_to_string(place.path("out/metrics.jsonl")).unwrap();
+    assert!((1..6).contains(&done.lines().count()), "{done}");
+    goes_on(&place, &drives, &KEEP, &expected);
+}
+
+/// The command on cards of a look-alike of XRT's library, which is asked for trouble.
+fn on_lookalike(place: &Place, drives: &[PathBuf], play: &str, flags: &[&str]) -> Output {
+    let folder = place.path("xrt");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir(&folder).unwrap();
+    let test = std::env::current_exe().unwrap();
+    let library = test.with_file_name("libnearfield_xrt_lookalike.so");
+    std::os::unix::fs::symlink(library, folder.join("libxrt_coreutil.so.2")).unwrap();
+    let digest = kernels_digest();
+    let contents = Contents {
+        platform: "lookalike",
+        digest: &digest,
+        mode: SOFTWARE_EMULATION,
+        banks: [1 << 30; 2],
+        bitstream: b"lookalike",
+    };
+    let bitstream = folder.join("kernels.xclbin");
+    std::fs::write(&bitstream, contents.to_bytes().unwrap()).unwrap();
+    let bitstream = bitstream.display().to_string();
+    let xrt = ["--device", "xrt", "--bitstream", &bitstream];
+    let mut command = place.command("su+o+c", drives, &[&xrt, &STEPS[..], &KEEP, flags].concat());
+    command.env("LD_LIBRARY_PATH", folder).env(VARIABLE, play).output().unwrap()
+}
+
+#[test]
+fn runs_that_fail_or_never_end_cost_their_step_only() {
+    let place = Place::new();
+    let drives = place.drives(2);
+    let expected = undisturbed(&place, &drives, &KEEP);
+    let cards = ["--card", "0", "--card", "0000:11:00.1"];
+    let flags = [&cards[..], &["--card-timeout", "2", "--overwrite"]].concat();
+    let plays = [
+        ("", ""),
+        ("1:run:31:hang", "card 0000:11:00.1: kernel"),
+        ("0:run:40:state 5", "ended in state 5"),
+        ("0:run:22:skip", "says that it has worked on"),
+        ("1:sync:25:hang", "xrtBOSync has not ended within 2 s"),
+    ];
+    for (play, said) in plays {
+        let output = on_lookalike(&place, &drives, play, &flags);
+        if play.is_empty() {
+            succeeded(&output);
+            assert_eq!(place.report()["state_digest"], expected);
+            continue;
+        }
+        failed_with(&output, &[said]);
+        assert_eq!(output.status.code(), Some(1), "{play}");
+        goes_on(&place, &drives, &KEEP, &expected);
+    }
+}
+
+#[test]
+fn cards_are_found_by_their_drives_or_named() {
+    let place = Place::new();
+    let drives = place.drives(2);
+    // This machine's drives have no FPGA behind their switch.
+    failed_with(&on_lookalike(&place, &drives, "", &[]), &["--device xrt", "SmartSSD"]);
+    let named = |cards: &[&str]| {
+        let flags: Vec<&str> = cards.iter().flat_map(|card| ["--card", card]).collect();
+        on_lookalike(&place, &drives, "cards=2", &flags)
+    };
+    failed_with(&named(&["0"]), &["1 cards and 2 drives"]);
+    failed_with(&named(&["0", "x"]), &["--card x", "PCI address"]);
+    failed_with(&named(&["0", "0"]), &["card 0 is in use"]);
+    failed_with(&named(&["0", "7"]), &["card 7 cannot be opened"]);
+    failed_with(&place.train("su+o", &drives, &["--card", "0"]), &["--card needs --device xrt"]);
+    let never = place.train("su+o", &drives, &["--device", "xrt", "--card-timeout", "0"]);
+    failed_with(&never, &["--card-timeout"]);
 }

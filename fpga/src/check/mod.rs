@@ -39,7 +39,8 @@ pub fn check(device: &dyn NearStorageDevice, name: &str, extent: Extent) -> Resu
         for keep in [None, Some(extent.keep)] {
             let moments = if number % 2 == 0 { DType::Fp32 } else { DType::Bf16 };
             let elements = extent.elements as usize;
-            let case = Case { optimizer, moments, elements, keep, seed: extent.seed + number as u64 };
+            let case =
+                Case { optimizer, moments, elements, keep, seed: extent.seed + number as u64 };
             let what = if keep.is_some() { "kept pairs" } else { "dense gradient" };
             let title = format!("{name}: {optimizer:?}, {what}");
             one(device, &case, extent)
@@ -123,7 +124,8 @@ fn one(device: &dyn NearStorageDevice, case: &Case, extent: Extent) -> Result<()
             GradientBuffers::Pairs { buffers: pairs, pairs: given.pairs }
         }
     };
-    let (first, second) = (case.optimizer != Optimizer::Adagrad, case.optimizer != Optimizer::SgdMomentum);
+    let (first, second) =
+        (case.optimizer != Optimizer::Adagrad, case.optimizer != Optimizer::SgdMomentum);
     let sums = device.update(&UpdateCall {
         optimizer: case.optimizer,
         segments: &case.segments(),
@@ -138,8 +140,12 @@ fn one(device: &dyn NearStorageDevice, case: &Case, extent: Extent) -> Result<()
         weights: Some((loaded.buffer("weights"), WEIGHTS)),
     })?;
     let width = case.moments.bytes() as usize;
-    let arrays =
-        [("param", 4), ("exp_avg", width), ("exp_avg_sq", width), ("weights", WEIGHTS.bytes() as usize)];
+    let arrays = [
+        ("param", 4),
+        ("exp_avg", width),
+        ("exp_avg_sq", width),
+        ("weights", WEIGHTS.bytes() as usize),
+    ];
     for (place, (name, width)) in arrays.into_iter().enumerate() {
         loaded.compare(name, &expected.regions[place + 1], width, case.elements)?;
     }

@@ -68,7 +68,10 @@ impl CardKernels {
         let [own, drive] = found.map(Option::unwrap_or_default);
         let banks = Banks { drive, kernels: own };
         let result = card.allocate(4096, banks.kernels, Placement::Card).map_err(work)?;
-        Ok(Self { queue: Mutex::new(Queue { kernels, result, card: card.name().clone(), limit }), banks })
+        Ok(Self {
+            queue: Mutex::new(Queue { kernels, result, card: card.name().clone(), limit }),
+            banks,
+        })
     }
 
     pub fn banks(&self) -> Banks {
@@ -97,11 +100,7 @@ impl CardKernels {
         Ok(pairs_check(&result))
     }
 
-    pub fn update(
-        &self,
-        call: &UpdateCall,
-        buffers: &BufferTable<Buffer>,
-    ) -> Result<UpdateSums> {
+    pub fn update(&self, call: &UpdateCall, buffers: &BufferTable<Buffer>) -> Result<UpdateSums> {
         let param = buffers.write(call.param)?;
         let exp_avg = call.exp_avg.map(|buffer| buffers.write(buffer)).transpose()?;
         let exp_avg_sq = call.exp_avg_sq.map(|buffer| buffers.write(buffer)).transpose()?;

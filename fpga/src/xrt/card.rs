@@ -119,9 +119,7 @@ impl Inner {
     fn usable(&self) -> Result<(), XrtError> {
         match self.lost.get() {
             None => Ok(()),
-            Some(reason) => {
-                Err(XrtError::Lost { card: self.name.clone(), reason: reason.clone() })
-            }
+            Some(reason) => Err(XrtError::Lost { card: self.name.clone(), reason: reason.clone() }),
         }
     }
 

@@ -65,7 +65,8 @@ mod tests {
         assert_eq!(name("3").as_deref(), Some("3"));
         assert_eq!(name("04:00.1").as_deref(), Some("0000:04:00.1"));
         assert_eq!(name("0000:AF:00.1").as_deref(), Some("0000:af:00.1"));
-        for wrong in ["", "-1", "x", "04:00", "0:0:0:0.0", "0000:04:00.12", "g4:00.1", "4294967296"] {
+        for wrong in ["", "-1", "x", "04:00", "0:0:0:0.0", "0000:04:00.12", "g4:00.1", "4294967296"]
+        {
             assert_eq!(name(wrong), None, "{wrong}");
         }
     }

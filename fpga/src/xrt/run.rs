@@ -135,7 +135,9 @@ impl Kernel {
         let run = self.run.lock();
         if values.len() != self.arguments {
             let (name, given, wanted) = (&self.name, values.len(), self.arguments);
-            return Err(inner.invalid(format!("kernel {name}: {given} values for {wanted} arguments")));
+            return Err(
+                inner.invalid(format!("kernel {name}: {given} values for {wanted} arguments"))
+            );
         }
         let mut sent = Vec::with_capacity(values.len());
         for value in values {
@@ -160,7 +162,9 @@ impl Kernel {
             Outcome::Left(Some(state)) if state::FAILED.contains(&state) => {
                 Err(XrtError::Failed { card, kernel, state })
             }
-            Outcome::Left(Some(state)) => Err(inner.lose(XrtError::Unknown { card, kernel, state })),
+            Outcome::Left(Some(state)) => {
+                Err(inner.lose(XrtError::Unknown { card, kernel, state }))
+            }
             Outcome::Left(None) => {
                 let seconds = limit.as_secs();
                 Err(inner.lose(XrtError::TimedOut { card, what, seconds }))

@@ -77,10 +77,17 @@ fn main() -> ExitCode {
         Command::Validate(args) => validate::run(&args).map(|()| ExitCode::SUCCESS),
         Command::State(command) => state::run(&command).map(|()| ExitCode::SUCCESS),
     };
-    outcome.unwrap_or_else(|error| {
+    let failed = outcome.is_err();
+    let code = outcome.unwrap_or_else(|error| {
         eprintln!("error: {}", message(&error));
         ExitCode::FAILURE
-    })
+    });
+    if nearfield_fpga::xrt::any_lost() {
+        let _ = std::io::stdout().flush();
+        // SAFETY: ends the process. What XRT does at an end would wait for a card that was given up.
+        unsafe { libc::_exit(i32::from(failed)) };
+    }
+    code
 }
 
 /// Lets all threads take memory from one place, and keeps what they give back. By default each thread's tensors go to a place of

@@ -1,5 +1,6 @@
 //! `nearfield doctor`: what this machine has, and what stands in the way.
 
+mod cards;
 mod compute;
 mod drives;
 mod finding;
@@ -13,6 +14,7 @@ use anyhow::Result;
 use comfy_table::Cell;
 
 use crate::values::table;
+pub use cards::place_of;
 use finding::{Finding, Status};
 
 /// Flags of `nearfield doctor`.
@@ -34,6 +36,7 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     let mut findings = system::findings();
     findings.extend(compute::findings());
     findings.extend(drives::findings(&args.drive, !args.no_measure));
+    findings.extend(cards::findings(&args.drive));
     if args.json {
         for finding in &findings {
             println!("{}", serde_json::to_string(finding)?);

@@ -256,13 +256,21 @@ pub struct TrainArgs {
     /// What a step survives: power (flushes the drives) or process (a killed process only) [default: power]
     #[arg(long, value_parser = named::<Durability>, value_name = "NAME", help_heading = "State on drives")]
     pub durability: Option<Durability>,
-    /// What stands beside each drive: software (the CPU), emulated (the CPU at limited speed), xrt (the FPGA of a SmartSSD: card
-    /// i with drive i), or virtual (the CPU, with the clock of the machine that --fabric describes) [default: software]
+    /// What stands beside each drive: software (the CPU), emulated (the CPU at limited speed), xrt (the FPGA of a
+    /// SmartSSD), or virtual (the CPU, with the clock of the machine that --fabric describes) [default: software]
     #[arg(long, value_parser = named::<DeviceKind>, value_name = "NAME", help_heading = "State on drives")]
     pub device: Option<DeviceKind>,
     /// With --device xrt: the bitstream that cards are loaded with, as `make bitstream` builds it
     #[arg(long, value_name = "FILE", help_heading = "State on drives")]
     pub bitstream: Option<PathBuf>,
+    /// With --device xrt: the card beside a drive, by its PCI address or its place in XRT's list; once for each --drive, in the
+    /// same order [default: the card behind the same switch as the drive]
+    #[arg(long, value_name = "CARD", help_heading = "State on drives")]
+    #[serde(default)]
+    pub card: Vec<String>,
+    /// With --device xrt: seconds that a call to a card may take before the card is given up [default: 60]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400), help_heading = "State on drives")]
+    pub card_timeout: Option<u64>,
     /// With --device emulated: what computes, cpu (the CPU's kernels) or hls (the sources of the FPGA's kernels, compiled
     /// for the CPU; slower, the same bits) [default: cpu]
     #[arg(long, value_parser = named::<DeviceKernels>, value_name = "NAME", help_heading = "State on drives")]

@@ -140,9 +140,7 @@ pub fn resolve(args: &TrainArgs) -> Result<TrainOptions> {
     let limit = |bytes: Option<nearfield_bench::values::Bytes>| bytes.map(|bytes| bytes.0);
     let device = match args.device.unwrap_or(DeviceKind::Software) {
         DeviceKind::Software | DeviceKind::Virtual => DeviceChoice::Software,
-        DeviceKind::Xrt => {
-            DeviceChoice::Attached(Arc::new(Cards::open(args.bitstream.as_deref())?))
-        }
+        DeviceKind::Xrt => DeviceChoice::Attached(Arc::new(Cards::open(args, &drives)?)),
         DeviceKind::Emulated => DeviceChoice::Emulated {
             kernels: match args.device_kernels {
                 Some(DeviceKernels::Hls) => Some(Arc::new(NativeKernels)),
@@ -260,8 +258,15 @@ fn check_contradictions(args: &TrainArgs, system: System) -> Result<()> {
         bail!("--topk-keep needs --system su+o+c, but the system is {}", system.name());
     }
     let limits = [args.limit_read, args.limit_write, args.limit_internal, args.limit_shared];
-    if args.device != Some(DeviceKind::Xrt) && args.bitstream.is_some() {
-        bail!("--bitstream needs --device xrt");
+    let of_cards = [
+        ("--bitstream", args.bitstream.is_some()),
+        ("--card", !args.card.is_empty()),
+        ("--card-timeout", args.card_timeout.is_some()),
+    ];
+    if let (true, Some((flag, _))) =
+        (args.device != Some(DeviceKind::Xrt), of_cards.iter().find(|(_, given)| *given))
+    {
+        bail!("{flag} needs --device xrt");
     }
     if args.device != Some(DeviceKind::Emulated) && args.device_kernels.is_some() {
         bail!("--device-kernels needs --device emulated");
