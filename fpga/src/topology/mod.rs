@@ -1,6 +1,7 @@
 //! Cards as sysfs shows them, which card stands beside which drive, and what is wrong with them.
 //!
-//! What XRT's drivers put into sysfs is read as XRT 2.12 and 2.13 lay it out. This follows XRT's sources; it was not seen on a card.
+//! What XRT's drivers put into sysfs is read as XRT 2.12 and 2.13 lay it out. This follows XRT's sources; it was not seen on a
+//! card.
 
 mod cards;
 mod p2p;

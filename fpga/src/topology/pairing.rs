@@ -22,8 +22,9 @@ pub struct DrivePlace {
 pub enum PairingError {
     /// No PCI function.
     #[error(
-        "{} does not lie on one NVMe drive: it is on a virtual disk, a network, RAID, or a volume of several. Give a directory on a \
-         SmartSSD's own drive, or name the cards with --card, once for each drive", directory.display()
+        "{} does not lie on one NVMe drive: it is on a virtual disk, a network, RAID, or a volume of several. Give a \
+         directory on a SmartSSD's own drive, or name the cards with --card, once for each drive",
+        directory.display()
     )]
     NoAddress {
         /// The directory.
@@ -31,8 +32,9 @@ pub enum PairingError {
     },
     /// The function is not in the kernel's list.
     #[error(
-        "the drive of {} ({address}) is not among the kernel's PCI devices, so the card beside it cannot be found. Containers may \
-         hide them: name the cards with --card, once for each drive", directory.display()
+        "the drive of {} ({address}) is not among the kernel's PCI devices, so the card beside it cannot be found. \
+         Containers may hide them: name the cards with --card, once for each drive",
+        directory.display()
     )]
     NotFound {
         /// The directory.
@@ -42,8 +44,9 @@ pub enum PairingError {
     },
     /// No card is behind the same switch.
     #[error(
-        "the drive of {} ({address}) is in no SmartSSD: no card hangs behind the same switch, {}. Give a directory on a SmartSSD's own \
-         drive; where a virtual machine hides the switches, name the cards with --card, once for each drive", directory.display(),
+        "the drive of {} ({address}) is in no SmartSSD: no card hangs behind the same switch, {}. Give a directory on a \
+         SmartSSD's own drive; where a virtual machine hides the switches, name the cards with --card, once for each drive",
+        directory.display(),
         known(cards)
     )]
     NotBeside {
@@ -56,8 +59,9 @@ pub enum PairingError {
     },
     /// Several cards are equally near.
     #[error(
-        "the drive of {} ({address}) has no card of its own: cards {} are equally near. It may be a plain drive beside SmartSSDs; \
-         give a directory on a SmartSSD's own drive, or name the cards with --card, once for each drive", directory.display(),
+        "the drive of {} ({address}) has no card of its own: cards {} are equally near. It may be a plain drive beside \
+         SmartSSDs; give a directory on a SmartSSD's own drive, or name the cards with --card, once for each drive",
+        directory.display(),
         cards.join(", ")
     )]
     NoCardOfItsOwn {
@@ -70,9 +74,10 @@ pub enum PairingError {
     },
     /// Only the management function is there.
     #[error(
-        "card {card} beside the drive of {} ({address}) shows its management function alone, so nothing can be computed with it. \
-         Flash its platform with `sudo xbmgmt program --device {card} --base` and boot cold, or take its user function back from \
-         the virtual machine that has it", directory.display()
+        "card {card} beside the drive of {} ({address}) shows its management function alone, so nothing can be computed \
+         with it. Flash its platform with `sudo xbmgmt program --device {card} --base` and boot cold, or take its user \
+         function back from the virtual machine that has it",
+        directory.display()
     )]
     NoUserFunction {
         /// The directory.
@@ -84,8 +89,9 @@ pub enum PairingError {
     },
     /// Two directories lead to one card.
     #[error(
-        "card {card} is beside the drives of both {} ({other_address}) and {} ({address}). Give one directory for each SmartSSD, or name \
-         the cards with --card, once for each drive", other.display(), directory.display()
+        "card {card} is beside the drives of both {} ({other_address}) and {} ({address}). Give one directory for each \
+         SmartSSD, or name the cards with --card, once for each drive",
+        other.display(), directory.display()
     )]
     Taken {
         /// The later directory.
@@ -199,5 +205,4 @@ fn beside(one: &[String], other: &[String]) -> bool {
 }
 
 #[cfg(test)]
-#[path = "pairing_tests.rs"]
 mod tests;

@@ -27,7 +27,8 @@ impl Pci {
         self
     }
 
-    /// The way to a function, such as `pci0000:00`, `0000:00:01.0`, `0000:01:00.0`: the host bridge, the bridges below it, itself.
+    /// The way to a function: the host bridge, the bridges below it, itself; as `pci0000:00`, `0000:00:01.0`, `0000:01:00.0`.
+    ///
     /// `None` for what is no address, and for a function that is not there.
     pub fn path_of(&self, address: &str) -> Option<Vec<String>> {
         if !is_address(address) {

@@ -132,9 +132,9 @@ mod tests {
     #[test]
     fn kernel_and_device_nodes_are_looked_at() {
         let tree = Tree::new();
-        let (first, second) =
-            (tree.smart_ssd(&["0000:00:01.0"], 1), tree.smart_ssd(&["0000:00:02.0"], 0x11));
-        assert_ne!(first.user, second.user);
+        for (port, bus) in [("0000:00:01.0", 1), ("0000:00:02.0", 0x11), ("0000:00:03.0", 0x21)] {
+            tree.smart_ssd(&[port], bus);
+        }
         let root = tree.path("..");
         let look = || Surroundings::at(&root, &tree.pci(), Ok(()), Vec::new());
         assert_eq!(look().kernel, None);
@@ -142,11 +142,13 @@ mod tests {
         std::fs::write(root.join("proc/sys/kernel/osrelease"), "5.4.0-100-generic\n").unwrap();
         std::fs::create_dir_all(root.join("dev/dri")).unwrap();
         std::fs::write(root.join("dev/dri/renderD129"), "").unwrap();
+        // It opens for reading alone.
+        std::fs::create_dir_all(root.join("dev/dri/renderD161")).unwrap();
         let found = look();
         assert_eq!(found.kernel.as_deref(), Some("5.4.0-100-generic"));
         assert_eq!(found.container, None);
         let states: Vec<_> = found.nodes.values().copied().collect();
-        assert_eq!(states, [Ok(()), Err(ErrorKind::NotFound)]);
+        assert_eq!(states, [Ok(()), Err(ErrorKind::NotFound), Err(ErrorKind::IsADirectory)]);
         assert!(found.nodes.keys().next().unwrap().ends_with("dev/dri/renderD129"));
     }
 }

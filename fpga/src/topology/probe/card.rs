@@ -35,8 +35,8 @@ fn driver(card: &Card, around: &Surroundings) -> Observation {
     let name = name(card);
     if !card.user_function {
         let remedy = format!(
-            "flash the platform with `{}` and switch the machine off and on again, or take the user function back from the other \
-             machine or virtual machine that has it",
+            "flash the platform with `{}` and switch the machine off and on again, or take the user function back from the \
+             other machine or virtual machine that has it",
             program(card)
         );
         let found = "it shows its management function alone: the user function is not there";
@@ -49,8 +49,9 @@ fn driver(card: &Card, around: &Surroundings) -> Observation {
     };
     let kernel = around.kernel.as_deref().unwrap_or("unknown");
     let remedy = format!(
-        "`sudo modprobe xocl`; `dkms status` tells whether it was built. It does not build on new kernels: the platform was made for \
-         Ubuntu 20.04 with kernel 5.4, this kernel is {kernel}. A function given to a virtual machine (vfio-pci) must be taken back"
+        "`sudo modprobe xocl`; `dkms status` tells whether it was built. It does not build on new kernels: the platform was \
+         made for Ubuntu 20.04 with kernel 5.4, this kernel is {kernel}. A function given to a virtual machine (vfio-pci) \
+         must be taken back"
     );
     Observation::failure(&name, found).remedy(remedy)
 }
