@@ -47,7 +47,7 @@ impl BlockDevice {
             sector_bytes: number("logical_block_size").unwrap_or(512),
             physical_bytes: number("physical_block_size").unwrap_or(512),
             rotational: number("rotational") == Some(1),
-            pci: pci(&first),
+            pci: bus(&first),
         })
     }
 }
@@ -74,6 +74,33 @@ fn read(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     let text = text.trim();
     (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// The way over the bus to a disk. Where the kernel may use several ways to an NVMe drive, it keeps the disk apart from them, in the
+/// folder of its subsystem, which has a link to each controller: the way is known where there is one.
+fn bus(disk: &Path) -> Vec<String> {
+    let direct = pci(disk);
+    let subsystem = disk.parent().filter(|parent| {
+        let name = parent.file_name().unwrap_or_default().to_string_lossy();
+        direct.is_empty() && name.starts_with("nvme-subsys")
+    });
+    let entries = subsystem.and_then(|folder| std::fs::read_dir(folder).ok());
+    let controllers: Vec<PathBuf> = entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()))
+        .filter(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let number = name.strip_prefix("nvme").unwrap_or_default();
+            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+        })
+        .filter_map(|entry| std::fs::canonicalize(entry.path()).ok())
+        .collect();
+    match &controllers[..] {
+        [controller] => pci(controller),
+        _ => direct,
+    }
 }
 
 /// Parts of a path that are PCI addresses (`0000:3b:00.0`).
@@ -125,5 +152,24 @@ mod tests {
         std::fs::remove_dir(volume.join("slaves/queue")).unwrap();
         assert_eq!(BlockDevice::at(&volume).unwrap().disks, ["nvme0n1", "sda"]);
         assert!(BlockDevice::at(&root.path().join("none")).is_none());
+    }
+
+    #[test]
+    fn a_disk_with_ways_kept_apart_is_found_by_its_only_controller() {
+        let root = tempfile::tempdir().unwrap();
+        let subsystem = root.path().join("virtual/nvme-subsystem/nvme-subsys0");
+        std::fs::create_dir_all(subsystem.join("nvme0n1/queue")).unwrap();
+        let controller = |number: u32| {
+            let way = format!("pci0000:00/0000:00:01.0/0000:0{number}:00.0/nvme/nvme{number}");
+            let way = root.path().join(way);
+            std::fs::create_dir_all(&way).unwrap();
+            std::os::unix::fs::symlink(&way, subsystem.join(format!("nvme{number}"))).unwrap();
+        };
+        let found = || BlockDevice::at(&subsystem.join("nvme0n1")).unwrap().pci;
+        assert!(found().is_empty());
+        controller(3);
+        assert_eq!(found(), ["0000:00:01.0", "0000:03:00.0"]);
+        controller(4);
+        assert!(found().is_empty());
     }
 }
