@@ -103,8 +103,8 @@ fn a_card_that_dies_in_a_step_costs_that_step_only() {
     // A step has some ten runs on each card, so the third step or so is hit.
     command.env("PATH", "/usr/bin:/bin").env(ABORT_IN_RUN, "31");
     let ended = emulation.run(command, LIMIT).unwrap();
-    // XRT's emulation ends the program, or the program gives the card up.
-    assert!(ended.status.is_some_and(|status| !status.success()), "{ended:?}");
+    assert_eq!(ended.status.and_then(|status| status.code()), Some(1), "{ended:?}");
+    assert!(ended.output.contains("has not ended within 3 s"), "{ended:?}");
     assert!(ended.output.contains("asked to abort in run 31"), "{ended:?}");
     let done = std::fs::read_to_string(place.path("out/metrics.jsonl")).unwrap();
     assert!((1..6).contains(&done.lines().count()), "{done}");
@@ -145,7 +145,7 @@ fn runs_that_fail_or_never_end_cost_their_step_only() {
     let plays = [
         ("", ""),
         ("1:run:31:hang", "card 0000:11:00.1: kernel"),
-        ("0:run:40:state 5", "ended in state 5"),
+        ("0:run:25:state 5", "ended in state 5"),
         ("0:run:22:skip", "says that it has worked on"),
         ("1:sync:25:hang", "xrtBOSync has not ended within 2 s"),
     ];
@@ -172,10 +172,14 @@ fn cards_are_found_by_their_drives_or_named() {
         let flags: Vec<&str> = cards.iter().flat_map(|card| ["--card", card]).collect();
         on_lookalike(&place, &drives, "cards=2", &flags)
     };
+    let empty = |drive: &PathBuf| std::fs::read_dir(drive).unwrap().count() == 0;
     failed_with(&named(&["0"]), &["1 cards and 2 drives"]);
     failed_with(&named(&["0", "x"]), &["--card x", "PCI address"]);
     failed_with(&named(&["0", "0"]), &["card 0 is in use"]);
     failed_with(&named(&["0", "7"]), &["card 7 cannot be opened"]);
+    let small = ["--card", "0", "--card", "1"];
+    failed_with(&on_lookalike(&place, &drives, "memory=40000", &small), &["card 0", "(P2P)"]);
+    assert!(drives.iter().all(empty), "a run that cannot begin leaves state");
     failed_with(&place.train("su+o", &drives, &["--card", "0"]), &["--card needs --device xrt"]);
     let never = place.train("su+o", &drives, &["--device", "xrt", "--card-timeout", "0"]);
     failed_with(&never, &["--card-timeout"]);

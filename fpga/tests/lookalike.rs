@@ -123,7 +123,11 @@ fn runs_that_fail_are_told_from_runs_whose_end_is_unknown() {
 
 #[test]
 fn a_run_that_has_done_nothing_is_found_out() {
-    fails("0:run:1:skip", &[], &["card 0: kernel update says that it has worked on", "23333 to 23333"]);
+    fails(
+        "0:run:1:skip",
+        &[],
+        &["card 0: kernel update says that it has worked on", "23333 to 23333"],
+    );
     fails("0:run:4:skip", &[], &["kernel check_pairs says that it has worked on"]);
 }
 

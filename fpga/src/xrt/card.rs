@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use super::error::XrtError;
 use super::library::Xrt;
 use super::name::CardName;
+use super::signals::Kept;
 use super::sys::{Functions, Handle, Uuid, attempt, zero};
 use super::worker::Worker;
 
@@ -81,7 +82,9 @@ impl Inner {
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, XrtError> {
         self.usable()?;
-        worker.call(limit, call).ok_or_else(|| {
+        /// Time beyond its own that a wait which ends by itself gets to say so.
+        const GRACE: Duration = Duration::from_millis(500);
+        worker.call(limit + GRACE, call).ok_or_else(|| {
             self.lose(XrtError::TimedOut {
                 card: self.name.clone(),
                 what: what.into(),
@@ -212,6 +215,7 @@ impl Inner {
             attempt(|| zero(unsafe { (functions.load_xclbin_file)(device, path.as_ptr()) }))
         };
         let card = || self.name.clone();
+        let _signals = Kept::new();
         self.on(&self.copies, "xrtDeviceLoadXclbinFile", limit, load)?.map_err(|reason| {
             XrtError::Load { card: card(), file: bitstream.to_owned(), reason }
         })?;

@@ -7,6 +7,7 @@ mod error;
 mod library;
 mod name;
 mod run;
+mod signals;
 mod sys;
 mod worker;
 

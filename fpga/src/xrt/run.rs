@@ -11,8 +11,6 @@ use super::card::{Card, Inner};
 use super::error::XrtError;
 use super::sys::{Functions, Handle, attempt, state, zero};
 
-/// Time beyond its own that a run's thread gets to say how it has ended.
-const GRACE: Duration = Duration::from_secs(5);
 /// Longest wait that XRT is asked for at a time.
 const SLICE: Duration = Duration::from_secs(1);
 
@@ -156,7 +154,7 @@ impl Kernel {
         let execute = move || unsafe { execute(functions, handle, &sent, limit) };
         let (card, kernel) = (inner.name.clone(), self.name.clone());
         let what = format!("kernel {kernel}");
-        match inner.on(&inner.runs, &what, limit + GRACE, execute)? {
+        match inner.on(&inner.runs, &what, limit, execute)? {
             Outcome::Completed => Ok(()),
             Outcome::Refused(call, reason) => Err(XrtError::Call { card, call, reason }),
             Outcome::Left(Some(state)) if state::FAILED.contains(&state) => {

@@ -77,11 +77,13 @@ impl OffloadEngine {
             return Ok(engine);
         }
         let engines = engine.start_engines(config)?;
+        // A device that is not there must not cost what the drives hold.
+        let devices = engine.devices(config, &engines)?;
         let spec = engine.engine.blueprint.spec().clone();
         let creation = store::create(&config.drives, engines, spec, config.durability, overwrite)?;
         engine.initialise_drives(creation.stores(), initial, record.step)?;
         let stores = creation.finish(record.clone())?;
-        let units = engine.units(config, stores)?;
+        let units = engine.units(stores, devices)?;
         let mut engine = engine.finish(units)?;
         engine.step = record.step;
         engine.load_weights()?;
@@ -105,10 +107,11 @@ impl OffloadEngine {
             ));
         }
         let engines = assembly.start_engines(config)?;
+        let devices = assembly.devices(config, &engines)?;
         let spec = assembly.engine.blueprint.spec().clone();
         let (stores, recovered) =
             store::open(&config.drives, engines, Some(&spec), config.durability)?;
-        let units = assembly.units(config, stores)?;
+        let units = assembly.units(stores, devices)?;
         let mut engine = assembly.finish(units)?;
         engine.step = recovered.step;
         if let Some(redo) = &recovered.redo {
@@ -129,6 +132,13 @@ impl OffloadEngine {
         engine.reload_residuals()?;
         Ok((engine, recovered))
     }
+}
+
+/// What stands beside a drive.
+struct Beside {
+    device: Box<dyn NearStorageDevice>,
+    /// Nothing where no subgroup lies on the drive, or buffers live no longer than a tasklet.
+    buffers: Option<Arc<BufferSet>>,
 }
 
 /// An engine on its way to completion.
@@ -301,43 +311,48 @@ impl Assembly {
         super::state_io::initialise(&self.engine, stores, initial, step, &self.read_arenas)
     }
 
-    fn units(&self, config: &EngineConfig, stores: Vec<DriveStore>) -> Result<Vec<DriveUnit>> {
+    /// What stands beside each drive, with its buffers.
+    fn devices(&self, config: &EngineConfig, engines: &[Arc<IoEngine>]) -> Result<Vec<Beside>> {
         let shared = match &config.device {
             DeviceChoice::Emulated { shared, .. } => SharedLink::new(*shared),
             DeviceChoice::Software | DeviceChoice::Attached(_) => SharedLink::default(),
         };
-        stores.into_iter().map(|store| self.unit(config, store, &shared)).collect()
+        (0..)
+            .zip(engines)
+            .map(|(drive, engine)| self.device(config, drive, engine, &shared))
+            .collect()
     }
 
-    fn unit(
+    fn device(
         &self,
         config: &EngineConfig,
-        store: DriveStore,
+        drive: u32,
+        engine: &Arc<IoEngine>,
         shared: &SharedLink,
-    ) -> Result<DriveUnit> {
+    ) -> Result<Beside> {
         let OffloadEngine { options, blueprint, .. } = &self.engine;
         let layout = &blueprint.layout;
-        let drive = store.drive();
         let arena = match self.device_arenas.get(drive as usize) {
             Some(arena) => Arc::clone(arena),
             None => Arena::new("device local memory", 0, false)?,
         };
         let software = |kernels| {
             let parts = SoftwareOptions { drive, arena, kernels };
-            SoftwareDevice::new(Arc::clone(store.engine()), parts)
+            SoftwareDevice::new(Arc::clone(engine), parts)
         };
         let cpu = || -> Arc<dyn Kernels> { Arc::new(self.engine.kernels()) };
         let device: Box<dyn NearStorageDevice> = match &config.device {
             DeviceChoice::Software => Box::new(software(cpu())),
             DeviceChoice::Attached(source) => {
-                source.attach(drive, &config.drives[drive as usize], store.engine())?
+                source.attach(drive, &config.drives[drive as usize], engine)?
             }
             DeviceChoice::Emulated { kernels, limits, .. } => {
                 let software = software(kernels.clone().unwrap_or_else(cpu));
                 Box::new(EmulatedDevice::new(software, *limits, shared.clone()))
             }
         };
-        let buffers = if keeps_buffers(options) && !store.parts().is_empty() {
+        let has_parts = layout.parts.iter().any(|part| part.drive == drive);
+        let buffers = if keeps_buffers(options) && has_parts {
             let sizes = BufferSizes::for_drive(layout, options, drive);
             Some(Arc::new(BufferSet::allocate(&sizes, &mut |bytes, reach| {
                 device.allocate(bytes, reach)
@@ -345,6 +360,17 @@ impl Assembly {
         } else {
             None
         };
+        Ok(Beside { device, buffers })
+    }
+
+    fn units(&self, stores: Vec<DriveStore>, devices: Vec<Beside>) -> Result<Vec<DriveUnit>> {
+        let beside = stores.into_iter().zip(devices);
+        beside.map(|(store, beside)| self.unit(store, beside)).collect()
+    }
+
+    fn unit(&self, store: DriveStore, beside: Beside) -> Result<DriveUnit> {
+        let OffloadEngine { options, blueprint, .. } = &self.engine;
+        let (layout, drive) = (&blueprint.layout, store.drive());
         let bytes = weight_read_bytes(layout, options, drive);
         let reads = &self.read_arenas[drive as usize];
         let weight_reads = [Mutex::new(reads.allocate(bytes)?), Mutex::new(reads.allocate(bytes)?)];
@@ -352,6 +378,7 @@ impl Assembly {
             0 => None,
             bytes => Some(Mutex::new(reads.allocate(bytes)?)),
         };
+        let Beside { device, buffers } = beside;
         let buffers = Mutex::new(buffers);
         Ok(DriveUnit { store, device, buffers, weight_reads, residual_writes })
     }
