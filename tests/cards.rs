@@ -4,6 +4,9 @@
 
 #[path = "common/training.rs"]
 mod common;
+#[allow(dead_code)] // Not every test opens the library itself.
+#[path = "common/lookalike.rs"]
+mod lookalike;
 
 use std::path::PathBuf;
 use std::process::Output;
@@ -12,8 +15,6 @@ use std::time::Duration;
 use common::{Place, failed_with, succeeded};
 use nearfield_fpga::card::ABORT_IN_RUN;
 use nearfield_fpga::emulation::Emulation;
-use nearfield_fpga::xclbin::kernels_digest;
-use nearfield_fpga::xclbin::write::{Contents, SOFTWARE_EMULATION};
 use nearfield_xrt_lookalike::faults::VARIABLE;
 
 const LIMIT: Duration = Duration::from_secs(240);
@@ -116,19 +117,7 @@ fn on_lookalike(place: &Place, drives: &[PathBuf], play: &str, flags: &[&str]) -
     let folder = place.path("xrt");
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir(&folder).unwrap();
-    let test = std::env::current_exe().unwrap();
-    let library = test.with_file_name("libnearfield_xrt_lookalike.so");
-    std::os::unix::fs::symlink(library, folder.join("libxrt_coreutil.so.2")).unwrap();
-    let digest = kernels_digest();
-    let contents = Contents {
-        platform: "lookalike",
-        digest: &digest,
-        mode: SOFTWARE_EMULATION,
-        banks: [1 << 30; 2],
-        bitstream: b"lookalike",
-    };
-    let bitstream = folder.join("kernels.xclbin");
-    std::fs::write(&bitstream, contents.to_bytes().unwrap()).unwrap();
+    let bitstream = lookalike::put_into(&folder);
     let bitstream = bitstream.display().to_string();
     let xrt = ["--device", "xrt", "--bitstream", &bitstream];
     let mut command = place.command("su+o+c", drives, &[&xrt, &STEPS[..], &KEEP, flags].concat());

@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
+#[path = "../../tests/common/lookalike.rs"]
+mod common;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use common::{library, put_into};
 use nearfield_fpga::check::{Extent, check};
 use nearfield_fpga::device::SmartSsds;
-use nearfield_fpga::xclbin::kernels_digest;
-use nearfield_fpga::xclbin::write::{Contents, SOFTWARE_EMULATION};
 use nearfield_fpga::xrt::{CardName, Xrt, any_lost};
 use nearfield_runtime::device::{
     BufferRange, CheckPairsCall, NearStorageDevice, PairBuffers, Reach, pair_bounds_bytes,
@@ -17,26 +19,10 @@ use nearfield_runtime::device::{
 use nearfield_runtime::io::{Faults, IoEngine, IoOptions, OpenMode};
 use nearfield_xrt_lookalike::faults::VARIABLE;
 
-/// The library, which lies beside this program.
-fn library() -> PathBuf {
-    let program = std::env::current_exe().unwrap();
-    program.with_file_name("libnearfield_xrt_lookalike.so")
-}
-
-/// A folder with the look-alike under the name of XRT's library, and a bitstream.
+/// A folder with the look-alike and a bitstream.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let link = folder.path().join("libxrt_coreutil.so.2");
-    std::os::unix::fs::symlink(library(), link).unwrap();
-    let digest = kernels_digest();
-    let contents = Contents {
-        platform: "lookalike",
-        digest: &digest,
-        mode: SOFTWARE_EMULATION,
-        banks: [1 << 30; 2],
-        bitstream: b"lookalike",
-    };
-    std::fs::write(bitstream(folder.path()), contents.to_bytes().unwrap()).unwrap();
+    put_into(folder.path());
     folder
 }
 

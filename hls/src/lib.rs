@@ -8,5 +8,7 @@ pub mod account;
 pub mod interface;
 pub mod launch;
 pub mod native;
+mod random;
 
 pub use native::NativeKernels;
+pub use random::Random;

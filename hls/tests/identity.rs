@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use nearfield_hls::NativeKernels;
+use nearfield_hls::{NativeKernels, Random};
 use nearfield_runtime::device::{
     CpuKernels, Kernels, Launch, LocalGradient, PairsCheck, pair_bounds_bytes,
 };
@@ -16,25 +16,14 @@ use proptest::prelude::*;
 const OPTIMIZERS: [Optimizer; 4] =
     [Optimizer::Adamw, Optimizer::Adam, Optimizer::Adagrad, Optimizer::SgdMomentum];
 
-/// Random bits, the same whatever the machine.
-struct Random(u64);
-
-impl Random {
-    fn word(&mut self) -> u32 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 32) as u32
-    }
-
-    /// Mostly ordinary numbers, now and then one of any bits.
-    fn value(&mut self, scale: f32) -> f32 {
-        let ordinary = (self.word() as f32 / u32::MAX as f32 - 0.5) * 2.0 * scale;
-        match self.word() % 64 {
-            0 => f32::from_bits(self.word()),
-            1 => -0.0,
-            2 => f32::from_bits(self.word() % 0x0100_0000),
-            _ => ordinary,
-        }
+/// Mostly ordinary numbers, now and then one of any bits.
+fn wild(random: &mut Random, scale: f32) -> f32 {
+    let ordinary = random.value(scale);
+    match random.word() % 64 {
+        0 => f32::from_bits(random.word()),
+        1 => -0.0,
+        2 => f32::from_bits(random.word() % 0x0100_0000),
+        _ => ordinary,
     }
 }
 
@@ -75,11 +64,11 @@ fn region(bytes: usize) -> Region {
 
 impl Case {
     fn arrays(&self) -> Arrays {
-        let mut random = Random(self.seed);
+        let mut random = Random::new(self.seed);
         let mut fill = |dtype: DType, scale: f32, positive: bool| {
             let mut region = region(self.elements * dtype.bytes() as usize);
             for index in 0..self.elements {
-                let mut value = random.value(scale);
+                let mut value = wild(&mut random, scale);
                 if !self.wild && !value.is_finite() {
                     value = scale;
                 }
@@ -109,7 +98,7 @@ impl Case {
         let (mut indices, mut values) = (region(4 * kept.len()), region(4 * kept.len()));
         for (place, &index) in kept.iter().enumerate() {
             indices.as_u32_mut()[place] = index;
-            let value = random.value(1.0);
+            let value = wild(&mut random, 1.0);
             values.as_f32_mut()[place] = if !self.wild && !value.is_finite() { 1.0 } else { value };
         }
         Arrays {

@@ -1,5 +1,6 @@
 //! A random update, and what the CPU makes of it.
 
+use nearfield_hls::Random;
 use nearfield_runtime::device::{
     CpuKernels, Kernels, Launch, LocalGradient, PairsCheck, pair_bounds_bytes,
 };
@@ -14,21 +15,6 @@ pub const WEIGHTS: DType = DType::Fp16;
 /// Random bits for moments in bf16.
 pub fn dither() -> Dither {
     Dither::new(7, 4096)
-}
-
-/// Random numbers, the same whatever the machine.
-struct Random(u64);
-
-impl Random {
-    fn word(&mut self) -> u32 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 32) as u32
-    }
-
-    fn value(&mut self, scale: f32) -> f32 {
-        (self.word() as f32 / u32::MAX as f32 - 0.5) * 2.0 * scale
-    }
 }
 
 /// What is checked: an update of one kind.
@@ -61,7 +47,7 @@ impl Case {
     /// Random content.
     pub fn arrays(&self) -> Result<Arrays> {
         let elements = self.elements as u64;
-        let mut random = Random(self.seed);
+        let mut random = Random::new(self.seed);
         let width = self.moments.bytes();
         let bytes = [4, 4, width, width, 2].map(|width| width * elements);
         let mut regions: Vec<Region> = bytes.into_iter().map(region).collect::<Result<_>>()?;

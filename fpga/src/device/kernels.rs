@@ -1,7 +1,6 @@
 //! The kernels of a card, called as the runtime calls those of any device.
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use nearfield_hls::interface::{CHECK_PAIRS, KERNELS, KernelInterface, UPDATE, UPDATE_TOPK};
 use nearfield_hls::launch::{Call, RESULT_BYTES, sums};
@@ -30,7 +29,6 @@ struct Queue {
     kernels: Vec<(&'static KernelInterface, Kernel)>,
     result: Buffer,
     card: CardName,
-    limit: Duration,
 }
 
 /// What the result holds before a run.
@@ -40,8 +38,8 @@ const UNWRITTEN: [u8; RESULT_BYTES] = [0xa5; RESULT_BYTES];
 type Memory<'a> = [(&'a str, &'a Buffer)];
 
 impl CardKernels {
-    /// Opens all kernels, and checks that they agree on the banks. No run may take longer than `limit`.
-    pub fn open(card: &Card, limit: Duration) -> Result<Self> {
+    /// Opens all kernels, and checks that they agree on the banks.
+    pub fn open(card: &Card) -> Result<Self> {
         let mut kernels = Vec::new();
         let mut found: [Option<u32>; 2] = [None, None];
         for interface in KERNELS {
@@ -68,10 +66,7 @@ impl CardKernels {
         let [own, drive] = found.map(Option::unwrap_or_default);
         let banks = Banks { drive, kernels: own };
         let result = card.allocate(4096, banks.kernels, Placement::Card).map_err(work)?;
-        Ok(Self {
-            queue: Mutex::new(Queue { kernels, result, card: card.name().clone(), limit }),
-            banks,
-        })
+        Ok(Self { queue: Mutex::new(Queue { kernels, result, card: card.name().clone() }), banks })
     }
 
     pub fn banks(&self) -> Banks {
@@ -207,7 +202,7 @@ impl Queue {
         };
         let values = bind(interface, &buffer, scalar)?;
         // SAFETY: the caller's promise.
-        unsafe { kernel.launch(&values, self.limit) }.map_err(work)?;
+        unsafe { kernel.launch(&values) }.map_err(work)?;
         let mut result = [0; RESULT_BYTES];
         self.result.read(0, &mut result).map_err(work)?;
         Ok(result)

@@ -62,7 +62,7 @@ impl SmartSsds {
     /// The card is not there, in use, or does not take the bitstream.
     pub fn attach(&self, drive: u32, card: &CardName, engine: &Arc<IoEngine>) -> Result<SmartSsd> {
         let card = Card::open(self.xrt, card, &self.bitstream, self.limit).map_err(work)?;
-        let kernels = CardKernels::open(&card, self.limit)?;
+        let kernels = CardKernels::open(&card)?;
         let buffers = Buffers::new(card, kernels.banks());
         let engine = Arc::clone(engine);
         Ok(SmartSsd { drive, kernels, buffers, engine, counters: TrafficCounters::default() })

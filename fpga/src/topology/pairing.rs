@@ -3,7 +3,9 @@
 //! Inside a SmartSSD a switch has two ports below it: behind one is the drive, behind the other the FPGA. So the ways to both are
 //! the same down to that switch, and part at its ports. Switches above, in a server or an enclosure, are shared with others too.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use nearfield_runtime::io::BlockDevice;
 
 use super::cards::Card;
 use super::pci::{Pci, is_address};
@@ -15,6 +17,17 @@ pub struct DrivePlace {
     pub directory: PathBuf,
     /// The drive's PCI function; `None` where it has none, or the directory lies on several drives.
     pub address: Option<String>,
+}
+
+impl DrivePlace {
+    /// Where a directory lies. One that is not there yet lies where the first part of its path does that is.
+    pub fn of(directory: &Path) -> Self {
+        let there = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+        let there = there.ancestors().find(|part| part.exists()).unwrap_or(Path::new("/"));
+        let disk = BlockDevice::of(there).ok().flatten().filter(|disk| disk.disks.len() == 1);
+        let address = disk.and_then(|disk| disk.pci.last().cloned());
+        Self { directory: directory.to_owned(), address }
+    }
 }
 
 /// Why a drive has no card.

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::card::{Card, Inner};
 use super::error::XrtError;
-use super::sys::{FROM_DEVICE, Handle, NO_FLAGS, P2P, TO_DEVICE, attempt, zero};
+use super::sys::{FROM_DEVICE, Functions, Handle, NO_FLAGS, P2P, TO_DEVICE, zero};
 
 /// How the host reaches a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,19 +57,17 @@ impl Card {
         placement: Placement,
     ) -> Result<Buffer, XrtError> {
         let inner = Arc::clone(&self.inner);
-        let (functions, device) = (inner.functions, inner.device);
+        let device = inner.device;
         let flags = match placement {
             Placement::Card => NO_FLAGS,
             Placement::Bus => P2P,
         };
-        let allocate = move || {
-            attempt(|| {
-                // SAFETY: the device is open.
-                unsafe { (functions.buffer_allocate)(device, bytes, flags, bank) }.valid()
-            })
+        let allocate = move |functions: &Functions| {
+            // SAFETY: the device is open.
+            unsafe { (functions.buffer_allocate)(device, bytes, flags, bank) }.valid()
         };
         let card = || inner.name.clone();
-        let handle = inner.on(&inner.copies, "xrtBOAlloc", inner.limit, allocate)?;
+        let handle = inner.attempt("xrtBOAlloc", inner.limit, allocate)?;
         let handle = handle.map_err(|reason| match placement {
             Placement::Card => XrtError::Memory { card: card(), bytes, bank, reason },
             Placement::Bus => XrtError::Window { card: card(), bytes, bank, reason },

@@ -73,7 +73,7 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    /// Makes a call in a thread of the card. One that takes longer than `limit` gives the card up.
+    /// Makes a call in one of the card's threads. One that takes longer than `limit` gives the card up.
     pub fn on<T: Send + 'static>(
         &self,
         worker: &Worker,
@@ -93,15 +93,28 @@ impl Inner {
         })
     }
 
-    /// Makes a call that is no run, and says why it failed.
+    /// Makes a call that is no run; where it fails, the inner result says why.
+    pub fn attempt<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        limit: Duration,
+        call: impl FnOnce(&'static Functions) -> Option<T> + Send + 'static,
+    ) -> Result<Result<T, String>, XrtError> {
+        let functions = self.functions;
+        self.on(&self.copies, what, limit, move || attempt(|| call(functions)))
+    }
+
+    /// The same within the card's limit, for a failure that needs no words of its own.
     pub fn call<T: Send + 'static>(
         &self,
         what: &'static str,
         call: impl FnOnce(&'static Functions) -> Option<T> + Send + 'static,
     ) -> Result<T, XrtError> {
-        let functions = self.functions;
-        self.on(&self.copies, what, self.limit, move || attempt(|| call(functions)))?
-            .map_err(|reason| XrtError::Call { card: self.name.clone(), call: what, reason })
+        self.attempt(what, self.limit, call)?.map_err(|reason| XrtError::Call {
+            card: self.name.clone(),
+            call: what,
+            reason,
+        })
     }
 
     /// Frees or closes something, unless a card was given up.
@@ -190,35 +203,34 @@ impl Inner {
     fn begin(&mut self, path: CString, bitstream: &Path) -> Result<(), XrtError> {
         /// A bitstream is loaded in some seconds.
         const LEAST: Duration = Duration::from_secs(60);
-        let (functions, name, limit) = (self.functions, self.name.clone(), self.limit.max(LEAST));
-        let open = move || {
-            attempt(|| {
-                match name {
-                    // SAFETY: any number is allowed.
-                    CardName::Index(index) => unsafe { (functions.device_open)(index) },
-                    CardName::Address(address) => {
-                        let address = CString::new(address).ok()?;
-                        // SAFETY: the text ends with a zero.
-                        unsafe { (functions.device_open_by_address)(address.as_ptr()) }
-                    }
+        let (name, limit) = (self.name.clone(), self.limit.max(LEAST));
+        let open = move |functions: &Functions| {
+            match name {
+                // SAFETY: any number is allowed.
+                CardName::Index(index) => unsafe { (functions.device_open)(index) },
+                CardName::Address(address) => {
+                    let address = CString::new(address).ok()?;
+                    // SAFETY: the text ends with a zero.
+                    unsafe { (functions.device_open_by_address)(address.as_ptr()) }
                 }
-                .valid()
-            })
+            }
+            .valid()
         };
-        let card = || self.name.clone();
         let device = self
-            .on(&self.copies, "xrtDeviceOpen", limit, open)?
-            .map_err(|reason| XrtError::NoCard { card: card(), reason })?;
+            .attempt("xrtDeviceOpen", limit, open)?
+            .map_err(|reason| XrtError::NoCard { card: self.name.clone(), reason })?;
         self.device = device;
-        let load = move || {
+        let load = move |functions: &Functions| {
             // SAFETY: the device is open and the path ends with a zero.
-            attempt(|| zero(unsafe { (functions.load_xclbin_file)(device, path.as_ptr()) }))
+            zero(unsafe { (functions.load_xclbin_file)(device, path.as_ptr()) })
         };
-        let card = || self.name.clone();
-        let _signals = Kept::new();
-        self.on(&self.copies, "xrtDeviceLoadXclbinFile", limit, load)?.map_err(|reason| {
-            XrtError::Load { card: card(), file: bitstream.to_owned(), reason }
+        let signals = Kept::new();
+        self.attempt("xrtDeviceLoadXclbinFile", limit, load)?.map_err(|reason| XrtError::Load {
+            card: self.name.clone(),
+            file: bitstream.to_owned(),
+            reason,
         })?;
+        drop(signals);
         self.uuid = self.call("xrtDeviceGetXclbinUUID", move |functions| {
             let mut uuid = [0; 16];
             // SAFETY: the identifier has 16 bytes.

@@ -78,14 +78,12 @@ impl Kernel {
         let inner = Arc::clone(&card.inner);
         let absent = |_| XrtError::NoKernel { card: inner.name.clone(), kernel: name.into() };
         let text = CString::new(name).map_err(|_| absent(String::new()))?;
-        let (functions, device, uuid) = (inner.functions, inner.device, inner.uuid);
-        let open = move || {
-            attempt(|| {
-                // SAFETY: the device is open, the identifier has 16 bytes, the name ends with a zero.
-                unsafe { (functions.kernel_open)(device, uuid.as_ptr(), text.as_ptr()) }.valid()
-            })
+        let (device, uuid) = (inner.device, inner.uuid);
+        let open = move |functions: &Functions| {
+            // SAFETY: the device is open, the identifier has 16 bytes, the name ends with a zero.
+            unsafe { (functions.kernel_open)(device, uuid.as_ptr(), text.as_ptr()) }.valid()
         };
-        let kernel = inner.on(&inner.copies, "xrtPLKernelOpen", inner.limit, open)?;
+        let kernel = inner.attempt("xrtPLKernelOpen", inner.limit, open)?;
         let kernel = kernel.map_err(absent)?;
         let run = inner.call("xrtRunOpen", move |functions| {
             // SAFETY: the kernel is open.
@@ -120,7 +118,7 @@ impl Kernel {
         })
     }
 
-    /// Runs the kernel and waits for its end. `values` are all arguments by their numbers.
+    /// Runs the kernel and waits for its end, no longer than the card's limit. `values` are all arguments by their numbers.
     ///
     /// # Safety
     /// The kernel reads and writes only inside the buffers with these values, and what it writes nothing else uses meanwhile. A
@@ -128,7 +126,7 @@ impl Kernel {
     ///
     /// # Errors
     /// [`XrtError::TimedOut`], [`XrtError::Failed`], or what XRT reports.
-    pub unsafe fn launch(&self, values: &[Value], limit: Duration) -> Result<(), XrtError> {
+    pub unsafe fn launch(&self, values: &[Value]) -> Result<(), XrtError> {
         let inner = &self.inner;
         let run = self.run.lock();
         if values.len() != self.arguments {
@@ -149,7 +147,7 @@ impl Kernel {
                 Value::F32(value) => Sent::F32(value),
             });
         }
-        let (functions, handle) = (inner.functions, *run);
+        let (functions, handle, limit) = (inner.functions, *run, inner.limit);
         // SAFETY: the run is open, and the caller has promised the rest.
         let execute = move || unsafe { execute(functions, handle, &sent, limit) };
         let (card, kernel) = (inner.name.clone(), self.name.clone());

@@ -14,7 +14,6 @@ use anyhow::Result;
 use comfy_table::Cell;
 
 use crate::values::table;
-pub use cards::place_of;
 use finding::{Finding, Status};
 
 /// Flags of `nearfield doctor`.

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nearfield_fpga::device::{CALL_LIMIT, SmartSsds};
-use nearfield_fpga::topology::{Pci, cards, pair};
+use nearfield_fpga::topology::{DrivePlace, Pci, cards, pair};
 use nearfield_fpga::xrt::CardName;
 use nearfield_runtime::device::NearStorageDevice;
 use nearfield_runtime::io::IoEngine;
 use nearfield_techniques::offload::DeviceSource;
 
 use super::args::TrainArgs;
-use crate::doctor::place_of;
 
 /// The cards of this machine, and which of them stands beside which drive.
 #[derive(Debug)]
@@ -60,7 +59,7 @@ fn beside(drives: &[PathBuf]) -> Result<Vec<CardName>> {
     if cards.is_empty() {
         bail!("this machine has no SmartSSD; `nearfield doctor` says more");
     }
-    let places: Vec<_> = drives.iter().map(|drive| place_of(drive)).collect();
+    let places: Vec<_> = drives.iter().map(|drive| DrivePlace::of(drive)).collect();
     let pairs = pair(&places, &cards, &pci)?;
     Ok(pairs.into_iter().map(|card| CardName::Address(cards[card].address.clone())).collect())
 }
